@@ -111,7 +111,7 @@ def test_executors_that_do_not_answer_end_the_start(python: SparkSession, tmp_pa
 
 def test_a_cache_folder_that_cannot_be_used_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cache cannot be used") as caught:
+    with pytest.raises(InputError, match="cannot use the folder of the host's cache") as caught:
         probe_executors(
             spark,
             LocalStore(tmp_path / "state"),
@@ -141,7 +141,7 @@ def test_a_stopped_session_is_refused(spark: SparkSession, monkeypatch: pytest.M
     monkeypatch.setattr(sessions, "is_stopped", lambda _: True)
     with pytest.raises(InputError, match="was stopped") as caught:
         check_session(spark)
-    assert "make a new session" in caught.value.fix
+    assert "create a new session" in caught.value.fix
 
 
 def test_an_environment_that_makes_connect_sessions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

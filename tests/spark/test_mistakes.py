@@ -40,7 +40,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         "the rows have none",
     ),
     "a column that makes several": (lambda r: stream(r).select("posexplode(array(1))"), "makes 2 columns"),
-    "a function that gives no stream": (lambda r: stream(r).transform(lambda df: None), "no streaming DataFrame"),
+    "a function that gives no stream": (
+        lambda r: stream(r).transform(lambda df: None),
+        "did not return a streaming DataFrame",
+    ),
     "a union of other columns": (lambda r: stream(r).select("driver").union(stream(r)), "union of streams"),
     "a watermark on text": (
         lambda r: sb.Job("rides", state=r.state).source(r.frame(), watermark=("driver", "1 minute")),
@@ -50,7 +53,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: sb.Job("rides", state=r.state).source(
             r.frame().withWatermark("ts", "1 minute"), watermark=("ts", "2 minutes")
         ),
-        "has a watermark already",
+        "already has a watermark",
     ),
     "a second watermark in a function": (
         lambda r: stream(r).transform(lambda df: df.withWatermark("ts", "2 minutes")),
@@ -71,30 +74,30 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a reserved name": (lambda r: stream(r).group_by("driver", MINUTE).agg(window_end=sb.count()), "window_end"),
     "not a stream": (
         lambda r: sb.Job("rides", state=r.state).source(r.spark.range(3)),
-        "not a streaming one",
+        "not a streaming DataFrame",
     ),
-    "not a DataFrame": (lambda r: sb.Job("rides", state=r.state).source([1, 2]), "not a DataFrame"),  # type: ignore[arg-type]
+    "not a DataFrame": (lambda r: sb.Job("rides", state=r.state).source([1, 2]), "must be a DataFrame"),  # type: ignore[arg-type]
     "random rows": (
         lambda r: stream(r).with_columns(x=F.rand()).group_by("driver", MINUTE).agg(n=sb.sum("x")),
-        "other rows when computed again",
+        "different rows when computed again",
     ),
-    "a stateful step of Spark's": (
+    "a stateful step of Spark": (
         lambda r: (
             sb.Job("rides", state=r.state)
             .source(r.frame().withWatermark("ts", "1 minute").dropDuplicates(["driver", "ts"]))
             .group_by("driver", MINUTE)
             .agg(n=sb.count())
         ),
-        "stateful step of Spark's own",
+        "stateful step of Spark",
     ),
-    "a state in memory": (lambda r: sb.Job("rides", state="memory://x"), "memory://"),
+    "state in memory": (lambda r: sb.Job("rides", state="memory://x"), "memory://"),
     "a size of memory": (lambda r: sb.Job("rides", state=r.state, memory="lots"), "lots"),
     "a parallelism": (lambda r: sb.Job("rides", state=r.state, parallelism=0), "parallelism"),
-    "a session that is none": (lambda r: sb.Job("rides", state=r.state, spark="local"), "not a SparkSession"),  # type: ignore[arg-type]
+    "a session that is none": (lambda r: sb.Job("rides", state=r.state, spark="local"), "must be a SparkSession"),  # type: ignore[arg-type]
     "no source": (lambda r: sb.Job("rides", state=r.state).start(available_now=True), "no source"),
     "both triggers": (
         lambda r: r.job().start(available_now=True, processing_time="1 second"),
-        "exclude each other",
+        "cannot be combined",
     ),
     "two operators of one name": (
         lambda r: [s.group_by("driver", MINUTE, name="one").agg(n=sb.count()) for s in [stream(r)] * 2],
@@ -129,7 +132,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "an input that multiplies rows": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.sum(F.explode(F.array("cents", "cents")))),
-        "several rows of one",
+        "several rows from one",
     ),
     "a sorted stream": (
         lambda r: (
@@ -158,7 +161,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a key without equality": (
         lambda r: stream(r).group_by(F.expr("struct(parse_json(driver)) as k"), MINUTE).agg(n=sb.count()),
-        "have no equality",
+        "cannot be compared",
     ),
     "a key that is a map": (
         lambda r: stream(r).group_by(F.create_map("driver", "cents").alias("k"), MINUTE).agg(n=sb.count()),

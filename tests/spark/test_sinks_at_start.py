@@ -109,7 +109,7 @@ def test_a_database_restored_from_an_old_backup_is_refused_and_the_live_run_goes
         job().start(available_now=True)
     assert not database.exists()
     finish(job(), sinks={"per_minute": "start_empty"})
-    with pytest.raises(InputError, match="is no way to start a sink"):
+    with pytest.raises(InputError, match="is not a valid choice"):
         job().start(sinks={"per_minute": "somehow"})
 
 

@@ -129,7 +129,7 @@ def test_a_format_that_spark_lacks_is_refused_with_what_there_is(make: Any) -> N
 
 
 def test_a_changelog_needs_a_word_about_its_form_where_rows_are_only_added(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="only adds rows") as caught:
+    with pytest.raises(InputError, match="only appends rows") as caught:
         make("json", CHANGES, path=str(tmp_path / "out"))
     assert "key='k'" in caught.value.fix
     sink = make("json", CHANGES, path=str(tmp_path / "out"), key="k", partition_by="row_kind")
@@ -148,7 +148,7 @@ def test_a_function_gets_a_dataframe_of_the_epoch_after_the_function_before_it(m
     sink.publish(publication(1, 2, rows(("a", 1), ("b", 2))))
     assert seen == [(2, [("B", 2)])]
     assert sink.guarantee is Guarantee.AT_LEAST_ONCE
-    with pytest.raises(InputError, match="a function takes no lines"):
+    with pytest.raises(InputError, match="a function sink does not accept lines"):
         make(print, lines=3)
 
 
@@ -200,7 +200,7 @@ def test_what_a_function_makes_goes_into_tables_once(make: Any, tmp_path: Path) 
     ]
     with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
         assert connection.execute("select k, twice from t").fetchall() == [("a", 6)]
-    with pytest.raises(InputError, match="gives no _weight"):
+    with pytest.raises(InputError, match="returns rows without _weight"):
         make("memory", CHANGES, transform=lambda df: df.select("k"))
     with pytest.raises(InputError, match="must list columns of the stream"):
         make("sqlite", path=str(tmp_path / "x.db"), table="t", key="n", transform=lambda df: df.select("k"))

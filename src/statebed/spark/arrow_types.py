@@ -1,4 +1,4 @@
-"""Spark's types as Arrow's, at any depth: instants are UTC whatever the session's time zone."""
+"""Conversion of Spark types to Arrow types at any depth: instants are UTC regardless of the session's time zone."""
 
 import inspect
 from typing import Any
@@ -8,7 +8,8 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
-"""Since 4.2 Spark asks for the zone of timestamps, also of those in structs, arrays and maps; 4.1 always takes UTC."""
+"""Arguments for the zone of timestamps, also in structs, arrays and maps: Spark 4.2 requires it, 4.1 always uses UTC.
+"""
 
 
 def arrow_type(kind: DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""What Spark's long errors say: the one line that says what happened, and the traceback of a Python worker."""
+"""Extracts the essential line of Spark's long errors, and the traceback of a Python worker."""
 
 import itertools
 import re
@@ -20,7 +20,7 @@ _RAISED = re.compile(r"[^\W\d][\w.<>]*(: .*)?$")
 
 
 def source_problem(text: str) -> str | None:
-    """Return which file or folder of a source Spark could not read, and why; None for any other error.
+    """Return which file or folder of a source Spark could not read, and why, or None for any other error.
 
     >>> source_problem("[PATH_NOT_FOUND] Path does not exist: file:/in. SQLSTATE: 42K03")
     'the path of a source does not exist: file:/in'
@@ -32,7 +32,7 @@ def source_problem(text: str) -> str | None:
     if changed is not None:
         return (
             f"the path of a source has changed: it is {changed['now']}, and the job has read files up to "
-            f"{changed['before']}, which are told apart by their paths"
+            f"{changed['before']}, which are identified by their paths"
         )
     unread = _UNREAD_FILE.search(text)
     if unread is None:
@@ -43,7 +43,9 @@ def source_problem(text: str) -> str | None:
 
 
 def cause_of(error: BaseException) -> str:
-    """What a worker's last traceback ends with, else a line that names an error, else what caused all in the JVM."""
+    """Return the error at the end of a worker's last traceback, else a line that names an error, else the root cause in
+    the JVM.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
     caused = [line.removeprefix(_OF_THE_JVM) for line in lines if line.startswith(_OF_THE_JVM)]
@@ -71,7 +73,7 @@ def traceback_in(text: str) -> str:
 
 
 def worker_traceback(error: BaseException) -> RemoteTraceback | None:
-    """The traceback of a Python worker in Spark's text, without frames of Spark's own worker; None: there is none."""
+    """Return the traceback of a Python worker in Spark's text, without frames of Spark's worker code, or None."""
     lines = traceback_in(str(error)).splitlines()
     frames = []
     for line, following in itertools.pairwise(lines):
@@ -83,6 +85,8 @@ def worker_traceback(error: BaseException) -> RemoteTraceback | None:
 
 
 def _raised(text: str) -> list[str]:
-    """The first line behind the last traceback that is not indented: its frames are, and errors have any name."""
+    """Return the first line after the last traceback header that is not indented, if any: frames are indented, and
+    errors may have any name.
+    """
     _, found, behind = text.rpartition(_TRACEBACK)
     return [line.strip() for line in behind.splitlines() if _RAISED.match(line)][:1] if found else []

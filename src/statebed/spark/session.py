@@ -1,4 +1,4 @@
-"""The Spark session: make one where the user has none, and refuse what cannot work before anything is written."""
+"""The Spark session: creates one if the user has none, and refuses what cannot work before anything is written."""
 
 import atexit
 import contextlib
@@ -23,16 +23,16 @@ _BETWEEN = "\u0001"
 
 
 def default_session(name: str) -> SparkSession:
-    """The active classic session, else a local one on all cores that listens on loopback only."""
+    """Return the active classic session, else a local one on all cores that listens on loopback only."""
     _refuse_remote(os.environ)
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    # Workers must be this interpreter: another one lacks pyarrow and statebed.
+    # Workers must use this interpreter: another one lacks pyarrow and statebed.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     use_java()
-    # The end of the JVM alone makes idle Python workers write tracebacks, below the error that a program ends with.
+    # If only the JVM ended, idle Python workers would print tracebacks below the error that a program ends with.
     atexit.register(stop_spark)
     return (
         SparkSession.builder.master("local[*]")
@@ -49,7 +49,7 @@ def default_session(name: str) -> SparkSession:
 
 
 def stop_spark() -> None:
-    """Stop the Spark of this process, if it has one: at the end of a program."""
+    """Stop the Spark of this process at the end of a program, if there is one."""
     context = SparkContext._active_spark_context  # noqa: SLF001 - no public way to ask without making one
     if context is not None:
         with contextlib.suppress(PySparkException, Py4JError, OSError):
@@ -57,30 +57,30 @@ def stop_spark() -> None:
 
 
 def active_session() -> SparkSession | None:
-    """The active classic session of this thread, if there is one."""
+    """Return the active classic session of this thread, or None."""
     active: Any = SparkSession.getActiveSession()
     return None if active is None or _is_connect(active) else active
 
 
 def configuration(session: SparkSession) -> dict[str, str]:
-    """Everything that is set in this session; one call to the JVM, where `session.conf.getAll` makes thousands."""
+    """Return the configuration of this session with one call to the JVM; `session.conf.getAll` makes thousands."""
     joined = session._jsparkSession.conf().getAll().mkString(_BETWEEN)  # noqa: SLF001 - no public way as fast
     pairs = (entry.partition(" -> ") for entry in str(joined).split(_BETWEEN) if entry)
     return {key: value for key, _, value in pairs}
 
 
 def plan_once(session: SparkSession, *, partitions: int) -> None:
-    """For the session of a query, whose rows we alone shuffle: a batch is one job, planned once.
+    """Configure the session of a query so that a batch is one job, planned once. Only statebed shuffles its rows.
 
-    Adaptive execution would run each stage as a job of its own and plan anew in between, for pieces that lie where they
-    belong. What it would do for us, fewer partitions of groups, is said beforehand.
+    Adaptive execution would run each stage as a separate job and plan again in between, for pieces that are already
+    where they belong. Its benefit, fewer partitions of groups, is set in advance.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
 def check_version(version: str = spark_version) -> None:
-    """Refuse a Spark that lacks `repartitionById`."""
+    """Raise InputError for a Spark that lacks `repartitionById`."""
     parts = version.split(".")
     if tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts[:2]) < MINIMUM_SPARK:
         raise InputError(
@@ -93,14 +93,14 @@ def _refuse_remote(environ: Mapping[str, str]) -> None:
     set_here = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if environ.get(name)]
     if set_here:
         raise InputError(
-            f"{' and '.join(set_here)} makes every new session one of Spark Connect; {_NO_CONNECT}",
+            f"{' and '.join(set_here)} turns every new session into a Spark Connect session; {_NO_CONNECT}",
             where="environment",
-            fix=f"unset {' and '.join(set_here)}, or give spark= a classic session",
+            fix=f"unset {' and '.join(set_here)}, or pass a classic session as spark=",
         )
 
 
 def check_session(session: Any) -> SparkSession:
-    """A classic session of a Spark that is new enough."""
+    """Return the session. Raise InputError unless it is a classic one of a supported Spark."""
     if _is_connect(session):
         raise InputError(
             f"this is a Spark Connect session; {_NO_CONNECT}",
@@ -108,35 +108,35 @@ def check_session(session: Any) -> SparkSession:
         )
     if not isinstance(session, SparkSession):
         raise InputError(
-            f"spark= is a {type(session).__name__}, not a SparkSession", fix="give a SparkSession, or leave it out"
+            f"spark= must be a SparkSession, got a {type(session).__name__}", fix="pass a SparkSession, or leave it out"
         )
     if is_stopped(session):
         raise InputError(
             "the Spark of this session was stopped",
-            fix="make a new session, and the streaming DataFrames with it, then the job",
+            fix="create a new session and its streaming DataFrames, then the job",
         )
     check_version(session.version)
     return session
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether somebody stopped the Spark of this session."""
+    """Return whether the Spark of this session was stopped."""
     context = session.sparkContext._jsc  # noqa: SLF001 - no public way to ask
     return context is None or bool(context.sc().isStopped())
 
 
 def check_streaming(df: Any, *, source: str) -> DataFrame:
-    """A streaming DataFrame of a classic session."""
+    """Return the DataFrame. Raise InputError unless it is a streaming one of a classic session."""
     if _is_connect(df):
         check_session(df.sparkSession)
     if not isinstance(df, DataFrame):
         raise InputError(
-            f"source {source!r} is a {type(df).__name__}, not a DataFrame",
-            fix="give what spark.readStream...load() returns",
+            f"source {source!r} must be a DataFrame, got a {type(df).__name__}",
+            fix="pass what spark.readStream...load() returns",
         )
     if not df.isStreaming:
         raise InputError(
-            f"the DataFrame of source {source!r} is not a streaming one",
+            f"the DataFrame of source {source!r} is not a streaming DataFrame",
             fix="read it with spark.readStream instead of spark.read",
         )
     return df

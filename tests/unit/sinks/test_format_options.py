@@ -145,9 +145,9 @@ def test_a_format_that_fails_is_named_with_its_epoch() -> None:
         ("json", None, {}, "needs path="),
         ("json", "out", {"mode": "ignore"}, "would lose an epoch"),
         ("json", "out", {"mode": "error"}, "would lose an epoch"),
-        ("json", "out", {"partition_by": ["x"]}, "the rows have"),
-        ("json", "out", {"lines": ["x"]}, "is no text, number or truth value"),
-        ("delta", "out", {"txnVersion": 3}, "given by statebed"),
+        ("json", "out", {"partition_by": ["x"]}, "the columns are"),
+        ("json", "out", {"lines": ["x"]}, "must be text, a number or a boolean"),
+        ("delta", "out", {"txnVersion": 3}, "set by statebed"),
     ],
 )
 def test_a_mistake_is_refused(name: str, path: str | None, options: dict[str, Any], words: str) -> None:

@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "statebed pack",
     ),
     "another version": ({"statebed": "1.1"}, "it has statebed 1.1, the driver has 1.2", "statebed pack"),
-    "other code of the same version": ({"code": "xyz"}, "called 1.2, too, but has other code", "statebed pack"),
+    "other code of the same version": ({"code": "xyz"}, "its statebed 1.2 has different code", "statebed pack"),
     "another pyarrow, other bytes": ({"pyarrow": "25"}, "it has pyarrow 25, the driver has 26", "same versions"),
     "no pandas": ({"pandas": ""}, "no pandas", "pip install 'pandas>=2.2,<3'"),
     "a state it cannot see": ({"problems": {"state": "not seen"}}, "the state at /state: not seen", "s3://"),

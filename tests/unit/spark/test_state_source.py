@@ -142,7 +142,7 @@ def test_mistakes_in_options_are_said(world: TableWorld) -> None:
         StateSource({})
     with pytest.raises(sb.InputError, match=r"the options \['tabel'\] are unknown"):
         StateSource({"path": world.url, "tabel": "drivers"})
-    with pytest.raises(sb.InputError, match="'last' is no number of an epoch"):
+    with pytest.raises(sb.InputError, match="`epoch` must be a number, got 'last'"):
         StateSource({"path": world.url, "Epoch": "last"})
     unknown = StructType().add("nothing", "long")
     with pytest.raises(sb.InputError, match="not distinct columns"):

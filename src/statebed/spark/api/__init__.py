@@ -1,1 +1,1 @@
-"""Classes that users of Spark work with: jobs, streams, queries, and state as a data source."""
+"""Classes for users of Spark: jobs, streams, queries, and state as a data source."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a job, as a notebook shows them: newest first, one line each."""
+"""The checkpoints of a job as shown in a notebook: newest first, one line each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class CheckpointList(Sequence[LogEntry]):
 
     job: str
     epochs: tuple[LogEntry, ...]
-    """Newest first."""
+    """Entries of the log, newest first."""
 
     @overload
     def __getitem__(self, index: int) -> LogEntry: ...

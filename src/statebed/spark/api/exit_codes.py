@@ -1,4 +1,4 @@
-"""From an error to the exit code of a process: a supervisor must not restart a run that was superseded."""
+"""Exit codes of processes for errors: a supervisor must not restart a run that was superseded."""
 
 import signal
 import sys
@@ -11,18 +11,18 @@ from statebed.errors import StatebedError
 from statebed.spark.session import stop_spark
 
 _SIGNALLED = 128
-"""Added to the number of the signal that ended a process."""
+"""Base of exit codes for signals, to which the number of the signal is added."""
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """End the process with the error's own exit code (86 for a superseded run); the traceback of its cause and its text
-    are the last lines on stderr.
+    """End the process with the exit code of the error (86 for a superseded run). The last lines on stderr are the
+    traceback of its cause and its text.
 
-    with sb.exit_codes():
-        job.start(processing_time="1 second").await_termination()
+        with sb.exit_codes():
+            job.start(processing_time="1 second").await_termination()
 
-    SIGTERM and Ctrl-C inside it stop the query after the epoch in progress, with the exit codes 143 and 130.
+    SIGTERM and Ctrl-C inside the block stop the query after the epoch in progress, with exit codes 143 and 130.
     """
     try:
         with _sigterm_exits():
@@ -30,7 +30,7 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         raise SystemExit(_SIGNALLED + signal.SIGINT) from None
     except StatebedError as error:
-        stop_spark()  # what its processes say comes before the error, and nothing after it
+        stop_spark()  # so that output of its processes precedes the error
         caused = [] if error.__cause__ is None else traceback.format_exception(error.__cause__)
         sys.stderr.write(f"{''.join(caused)}{error}\n")
         raise SystemExit(error.exit_code) from error
@@ -38,7 +38,7 @@ def exit_codes() -> Iterator[None]:
 
 @contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, unless the program has a handler of its own; only the main thread can say so."""
+    """Raise SystemExit on SIGTERM, unless the program has its own handler. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a job will do, as text and as a picture: sources, operators and their tables, what expires when, sinks."""
+"""Description of a job as text and as a diagram: sources, operators and their tables, expiry, sinks."""
 
 from collections.abc import Iterator
 from html import escape
@@ -24,7 +24,7 @@ _WIDTH = 13
 
 
 class Explanation(str):
-    """Text to print, with a picture of the same; notebooks show both."""
+    """Printable text with a diagram; notebooks show both."""
 
     __slots__ = ("_picture",)
     _picture: str
@@ -35,7 +35,7 @@ class Explanation(str):
         return made
 
     def picture(self) -> str:
-        """The graph of the job as SVG text."""
+        """Return the graph of the job as SVG text."""
         return self._picture
 
     def _repr_html_(self) -> str:
@@ -43,7 +43,7 @@ class Explanation(str):
 
 
 def explained(plan: JobPlan) -> Explanation:
-    """The plan as text and picture."""
+    """Describe the plan as text and diagram."""
     return Explanation(_text(plan), _picture(plan))
 
 
@@ -90,7 +90,7 @@ def _source(node: SourceNode) -> str:
 
 def _operator(plan: JobPlan, place: OperatorPlace) -> Iterator[str]:
     operator = place.operator
-    keys = ", ".join(operator.inputs[0].keys) or "no key: one subtask has all rows"
+    keys = ", ".join(operator.inputs[0].keys) or "no key: one subtask gets all rows"
     node = plan.graph.nodes[plan.graph.names[operator.operator_id].node]
     origins = ", ".join(_origin(plan.graph, edge) for edge in node.inputs)
     yield _line("operator", f"{operator.operator_id}: {described(operator)} by {keys}, level {place.level}")
@@ -127,7 +127,7 @@ def _times(graph: Graph, node: Node) -> Iterator[str]:
 
 
 def _kept(plan: JobPlan, operator: str, table: str) -> str:
-    """The memory that a table keeps, alone or with its operator's other tables."""
+    """Describe the memory reserved for a table, alone or with the other tables of its operator."""
     shares = plan.settings.memory_shares or {}
     name = next((one for one in (f"{operator}.{table}", operator) if one in shares), None)
     if name is None:
@@ -152,7 +152,7 @@ def _picture(plan: JobPlan) -> str:
         keys = ", ".join(operator.inputs[0].keys)
         tables = [f"{one}: {expiry(operator, one, config)}" for one, config in operator.tables.items()]
         interval = [operator.interval_text()] if isinstance(operator, IntervalJoin) else []
-        by = f"by {keys}" if keys else "no key: one subtask has all rows"
+        by = f"by {keys}" if keys else "no key: one subtask gets all rows"
         texts = (described(operator), *interval, by, *tables)
         boxes.append(DrawnBox(name, BoxKind.OPERATOR, place.level, texts))
         node = graph.nodes[graph.names[name].node]
@@ -185,7 +185,7 @@ def _promise(sink: Sink) -> tuple[str, ...]:
 
 
 def _origin(graph: Graph, edge: Edge) -> str:
-    """From where rows of a stream come, and the steps on their way."""
+    """Describe the origin of a stream's rows, and the steps applied to them."""
     node = graph.nodes[edge.node]
     if isinstance(node, SourceNode):
         return node.name
@@ -196,7 +196,7 @@ def _origin(graph: Graph, edge: Edge) -> str:
 
 
 def _origins(graph: Graph, edge: Edge) -> Iterator[Edge]:
-    """The sources and outputs of operators from which rows of a stream come."""
+    """Yield the sources and operator outputs from which rows of a stream come."""
     node = graph.nodes[edge.node]
     if isinstance(node, SourceNode | OperatorNode):
         yield edge
@@ -215,7 +215,7 @@ def _arrow(graph: Graph, origin: Edge, numbers: dict[str, int], end: int, about:
 
 
 def described(operator: Operator) -> str:
-    """The kind of an operator, in words."""
+    """Describe the kind of an operator."""
     window = getattr(operator, "window", None)
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(operator).__name__).strip()
     text = kind.removesuffix(" operator")
@@ -227,7 +227,7 @@ def described(operator: Operator) -> str:
 
 
 def expiry(operator: Operator, name: str, config: TableConfig) -> str:
-    """When rows of a table leave it."""
+    """Describe when rows of a table expire."""
     if name in unbounded_tables(operator):
         return "kept for ever"
     if config.WhichOneof("kind") == "keyed" and config.keyed.HasField("time_to_live_us"):

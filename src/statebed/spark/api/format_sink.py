@@ -1,10 +1,11 @@
-"""Any batch format of Spark's as sink, by its name and options: at least once, because formats compare no epoch.
+"""Any batch format of Spark as a sink, by its name and options. It is at-least-once, because formats do not check for
+epochs already written.
 
-The epoch is visible where the user wants it: `{epoch}` in the path becomes the epoch's number, and with
-`mode="overwrite"` a folder per epoch is then written again instead of twice; `epoch_column=` adds it to the rows.
+`{epoch}` in the path is replaced by the epoch number, so that `mode="overwrite"` rewrites the folder of a repeated
+epoch; `epoch_column=` adds the number to the rows.
 
-Delta's own table does compare: it gets the job, the sink and the epoch as its transaction identifiers, and skips what
-it has. It does not know runs, so a superseded run is kept out by the check before each epoch alone.
+Delta tables do check: they get the job, the sink and the epoch as transaction identifiers, and skip epochs that they
+have. Delta does not know runs, so a superseded run is only kept out by the check before each epoch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +33,14 @@ _TRANSACTION_OPTIONS = ("txnAppId", "txnVersion")
 
 @dataclass(frozen=True)
 class FormatTarget:
-    """Where and how a format writes."""
+    """Destination and options of a format."""
 
     format: str
     path: str | None
     mode: str
     partition_by: tuple[str, ...]
     options: Mapping[str, Any] = field(repr=False)
-    """Of the format's own; there may be a secret in them."""
+    """Options of the format; may contain secrets."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -57,11 +58,11 @@ class FormatTarget:
 
 
 _PLACES = ("topic", "dbtable")
-"""Options that say where a format without a path writes."""
+"""Options that name the destination of formats without a path."""
 
 
 class FormatSink(BaseSink):
-    """Writes each epoch with a batch format of Spark's."""
+    """Writes each epoch with a batch format of Spark."""
 
     shares_target: ClassVar[bool] = True
 
@@ -87,7 +88,7 @@ class FormatSink(BaseSink):
 
     @property
     def target(self) -> str:
-        """The path, the topic or the table; other options may hold secrets."""
+        """Path, topic or table; other options may contain secrets."""
         target = self._target
         if target.path is not None:
             return real_place(target.path)
@@ -109,14 +110,14 @@ class FormatSink(BaseSink):
                 f"Spark's format {self._target.format} of sink {self._sink_id} failed with "
                 f"{type(error).__name__}: {str(error).strip()}",
                 where=f"epoch {publication.epoch}, {shaped.num_rows} rows",
-                fix="see the message, and start the job again: the epoch is committed, and comes first then",
+                fix="see the message, then start the job again: the epoch is committed and is written first",
             ) from error
 
 
 def format_target(
     format_name: str, *, path: str | None, options: Mapping[str, Any], columns: Sequence[str], where: str
 ) -> FormatTarget:
-    """What the user wrote, with our own options apart from the format's."""
+    """Parse the user's options, separating those of statebed from those of the format."""
     if path is None and format_name in _OF_FILES:
         raise InputError(
             f"the format {format_name!r} needs path=", where=where, fix=f"write({format_name!r}, path='out/{EPOCH}')"
@@ -129,28 +130,32 @@ def format_target(
         raise InputError(
             f"mode={mode!r} would lose an epoch that is written again, or fail on it",
             where=where,
-            fix="write mode='append', or mode='overwrite' with {epoch} in the path",
+            fix="use mode='append', or mode='overwrite' with {epoch} in the path",
         )
     unknown = [name for name in names if name not in columns]
     if unknown:
         raise InputError(
-            f"partition_by names {unknown}, and the rows have {list(columns)}", where=where, fix="name some of these"
+            f"partition_by names {unknown}, but the columns are {list(columns)}",
+            where=where,
+            fix="use some of these columns",
         )
     taken = [name for name in _TRANSACTION_OPTIONS if name in left]
     if taken and format_name == DELTA:
         raise InputError(
-            f"{taken} are given by statebed, from the job, the sink and the epoch", where=where, fix="leave them out"
+            f"{taken} are set by statebed from the job, the sink and the epoch", where=where, fix="leave them out"
         )
     for name, value in left.items():
         if not isinstance(value, str | int | float | bool):
             raise InputError(
-                f"the option {name}={value!r} is no text, number or truth value", where=where, fix="give one"
+                f"the option {name} must be text, a number or a boolean, got {value!r}",
+                where=where,
+                fix="pass one of these",
             )
     return FormatTarget(format_name, path, mode, names, left)
 
 
 def check_format(session: SparkSession, name: str, *, known: Sequence[str], where: str) -> None:
-    """Refuse a format that this Spark does not have."""
+    """Raise InputError if this Spark does not have the format."""
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark has no other way to ask
     conf = session._jsparkSession.sessionState().conf()  # noqa: SLF001
     sources = jvm.org.apache.spark.sql.execution.datasources.DataSource
@@ -162,6 +167,6 @@ def check_format(session: SparkSession, name: str, *, known: Sequence[str], wher
         raise InputError(
             f"there is no sink {name!r}, and Spark has no format of that name",
             where=where,
-            fix=f"sinks are {', '.join(known)}, and Spark's formats, such as 'json'; a format of a package needs "
+            fix=f"choose one of {', '.join(known)}, or a format of Spark such as 'json'; a format of a package needs "
             "spark.jars.packages",
         ) from error

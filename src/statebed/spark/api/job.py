@@ -61,7 +61,7 @@ from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_p
 
 
 class Job(SparkNames):
-    """One pipeline with one state location."""
+    """A pipeline with one state location."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Job(SparkNames):
         spark: SparkSession | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`memory_shares` are parts of the memory that operators or tables keep: `{"joined": "40%"}`. `settings` are
-        others by name, see docs/reference/configuration.md.
+        """Create a job. `memory_shares` reserves parts of the memory for operators or tables: `{"joined": "40%"}`.
+        `settings` are other settings by name, see docs/reference/configuration.md.
         """
         self._job_id = check_name("job", name)
         self._keywords = {
@@ -89,13 +89,13 @@ class Job(SparkNames):
         self._store = get_storage_provider(self._settings().state)
         self._sinks: dict[str, tuple[Sink, Edge]] = {}
         self._derived: set[str] = set()
-        """Sinks that were given no name."""
+        """Sinks without a given name."""
         self.graph = Graph()
         self.frames: dict[Edge, SparkFrame] = {}
-        """The streams that Spark computes."""
+        """Streams that Spark computes."""
         if isinstance(self._store, MemoryStore):
             raise InputError(
-                "a state in memory:// lives in one process, and Spark's workers are others",
+                "state in memory:// belongs to one process, but Spark's workers are separate processes",
                 where=self._store.url,
                 fix="use a folder or an object store",
             )
@@ -106,7 +106,7 @@ class Job(SparkNames):
 
     @property
     def spark(self) -> SparkSession:
-        """The session of this job: the one given, else the active one, else a new local one."""
+        """Session of this job: the given one, else the active one, else a new local one."""
         if self._session is None:
             self._session = check_session(default_session(self._job_id))
         return self._session
@@ -119,18 +119,23 @@ class Job(SparkNames):
         watermark: tuple[str, Duration] | None = None,
         idle_after: Duration | None = None,
     ) -> JobStream:
-        """Rows to read: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`.
+        """Add a source: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`.
 
-        A source that gave no rows for `idle_after` holds the watermarks of operators with several inputs back no more.
+        After `idle_after` without rows, the source no longer holds back the watermarks of operators with several
+        inputs.
         """
         where = f"job {self._job_id}, source {check_name('source', name)!r}"
         frame = check_streaming(df, source=name)
         session = check_session(frame.sparkSession)
         if self._session is not None and self._session.sparkContext is not session.sparkContext:
-            raise InputError("the DataFrame belongs to another Spark than spark=", where=where, fix="use one session")
+            raise InputError(
+                "the DataFrame belongs to another Spark session than spark=", where=where, fix="use one session"
+            )
         if self._session is None:
             self._session = session
-            self._store = get_storage_provider(self._settings().state)  # its configuration may say where
+            self._store = get_storage_provider(
+                self._settings().state
+            )  # its configuration may contain the state location
         column, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=where)
         given = None if column is None else (column, parse_duration(delay))
         frame = marked(frame, given, where=where)
@@ -151,15 +156,15 @@ class Job(SparkNames):
         return JobStream(self.graph, edge, self)
 
     def sink_edge(self, name: str) -> Edge:
-        """The stream that a sink gets."""
+        """Return the stream of a sink."""
         return self._sinks[name][1]
 
     def explain(self) -> Explanation:
-        """What the job will do, as text and as a picture; finds the same mistakes as `start`."""
+        """Describe the job as text and as a diagram; raises the same errors as `start`."""
         return explained(self._plan())
 
     def checkpoints(self, limit: int = 20) -> CheckpointList:
-        """The newest records of the job, newest first; the job may be running, or may never have run."""
+        """Return the newest records of the job, newest first. The job may be running, or may never have run."""
         log = CheckpointLog(ScopedStore(self._store, job_folder(self._job_id)), self._job_id)
         return CheckpointList(self._job_id, tuple(reversed(summarise_epochs(log, limit=limit))))
 
@@ -170,7 +175,7 @@ class Job(SparkNames):
         try:
             return self.explain()._repr_html_()
         except StatebedError as mistake:
-            # A job in the making is looked at, too.
+            # The job may still be incomplete.
             return notebook.block(f"job {self._job_id}", f"<pre>{escape(str(mistake))}</pre>")
 
     def start(
@@ -185,23 +190,25 @@ class Job(SparkNames):
     ) -> Query:
         """Open a run, which fences every earlier one, and start the query.
 
-        `available_now` reads what is there and ends; otherwise it goes on, looking for input every `processing_time`
-        (default: as soon as there is some). `options` say which epoch to start from and what is retained.
-        `removed` says what becomes of the state of operators that the job no longer has: "keep" or "drop" it.
-        `sinks` says, by name, what to do with a sink that lacks epochs which are gone: "rebuild", "start_empty" or
-        "accept_gap"; without need it has no effect. `abandon` names sinks that the job no longer has, and whose
-        unpublished epochs are given up.
+        `available_now` reads the available input and ends; otherwise the query continues and looks for input every
+        `processing_time` (default: as soon as possible). `options` choose the epoch to start from and the retention.
+        `removed` chooses what happens to the state of operators that the job no longer has: "keep" or "drop". `sinks`
+        chooses, by name, what to do with a sink that lacks epochs which are no longer retained: "rebuild",
+        "start_empty" or "accept_gap"; it has no effect otherwise. `abandon` names sinks that the job no longer has,
+        whose unpublished epochs are given up.
         """
         if available_now and processing_time is not None:
             raise InputError(
-                "available_now and processing_time exclude each other",
+                "available_now and processing_time cannot be combined",
                 where=f"job {self._job_id}",
-                fix="give one of them",
+                fix="pass one of them",
             )
         trigger = Trigger(available_now=available_now, every_us=parse_duration(processing_time or "0 seconds"))
         if trigger.every_us < 0:
             raise InputError(
-                f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
+                f"`processing_time` must not be negative, got {processing_time!r}",
+                where=f"job {self._job_id}",
+                fix="pass for example '1 second'",
             )
         starts = {name: _sink_start(name, choice) for name, choice in (sinks or {}).items()}
         plan = self._plan()
@@ -227,7 +234,7 @@ class Job(SparkNames):
     def _open(
         self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, watching: Watching
     ) -> Query:
-        """Everything has been checked: open the run."""
+        """Open the run, after all checks."""
         run = Run.open(store, self._job_id, options=options, environment=Environment())
         reporter = RunReporter(run, plan, trigger=str(trigger), metrics=watching.metrics)
         reporter.start()
@@ -247,7 +254,7 @@ class Job(SparkNames):
         watching: Watching,
         reporter: RunReporter,
     ) -> Query:
-        """Bring sinks and Spark's checkpoint to where the run begins, and start the query."""
+        """Bring sinks and Spark's checkpoint to the start of the run, and start the query."""
         self._check_continues(plan, run.head, store)
         watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
         publisher = plan.publisher(run)
@@ -281,7 +288,7 @@ class Job(SparkNames):
         options: Mapping[str, object],
         transforms: Sequence[Transform] = (),
     ) -> None:
-        """Make the sink part of the job."""
+        """Add a sink to the job."""
         given = stream.forwarded()
         derived = self._derived_name(given, sink)
         made = make_sink(
@@ -309,7 +316,7 @@ class Job(SparkNames):
             self._derived.add(made.sink_id)
 
     def _derived_name(self, stream: JobStream, sink: Any) -> str:
-        """Name a sink that is given no name: after its operator; behind steps, after what it is, too."""
+        """Derive the name of a sink from its operator, and after row-wise steps also from its kind."""
         operators = self.graph.outputs_behind(stream.edge)
         if isinstance(self.graph.nodes[stream.edge.node], OperatorNode):
             return derived_name(operators)
@@ -319,7 +326,7 @@ class Job(SparkNames):
         return derived_name(operators, "function", told_apart_by=self.graph.origin(stream.edge))
 
     def _settle_names(self, run: Run) -> bool:
-        """Give each sink that was given no name the one that it has in the log; whether any was renamed."""
+        """Give each sink without a given name the one that it has in the log. Return whether any was renamed."""
         derived = []
         for sink_id in sorted(self._derived):
             sink, edge = self._sinks[sink_id]
@@ -357,10 +364,12 @@ class Job(SparkNames):
             raise InputError(
                 "the job has no source",
                 where=where,
-                fix="write job.source(df).group_by('key', sb.tumbling('1 minute')).agg(n=sb.count())",
+                fix="for example: job.source(df).group_by('key', sb.tumbling('1 minute')).agg(n=sb.count())",
             )
         if not self._sinks:
-            raise InputError("the job has no sink", where=where, fix="write results.write('parquet', path='out')")
+            raise InputError(
+                "the job has no sink", where=where, fix="for example: results.write('parquet', path='out')"
+            )
         session, settings = self.spark, self._settings()
         local_state = Path(self._store.url) if isinstance(self._store, LocalStore) else None
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
@@ -386,10 +395,10 @@ class Job(SparkNames):
         )
 
     def _checked_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> JobPlan:
-        """Everything that could be refused once the run is open, and then a fork would have happened already.
+        """Check everything that would otherwise be refused after the run is open, when a fork has already happened.
 
-        The plan gets what the state and the hosts say: the parallelism that was chosen, where no setting has one, and
-        the memory there is.
+        Complete the plan with the parallelism stored with the state, if no setting has one, and with the memory of the
+        hosts.
         """
         log = CheckpointLog(store, self._job_id)
         recovery = log.recover(options.damage, proofs=True)
@@ -426,18 +435,16 @@ def _sink_start(name: str, choice: str | SinkStart) -> SinkStart:
         return SinkStart(choice)
     except ValueError:
         ways = ", ".join(repr(way.value) for way in SinkStart)
-        raise InputError(
-            f"sinks={{{name!r}: {choice!r}}} is no way to start a sink", fix=f"use one of {ways}"
-        ) from None
+        raise InputError(f"sinks={{{name!r}: {choice!r}}} is not a valid choice", fix=f"use one of {ways}") from None
 
 
 def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:
-    """What is kept is said by the options, else by the settings."""
+    """Return the options with the retention of the settings, unless they set one."""
     return replace(options, retention=settings.retention) if options.retention == Retention() else options
 
 
 def _composed(functions: Sequence[Transform]) -> Transform | None:
-    """One function that is all of them, one after the other."""
+    """Compose the functions into one that applies them in order."""
     if not functions:
         return None
 

@@ -1,4 +1,4 @@
-"""From what the user writes to a sink of the job, refused where it could not work."""
+"""Builds sinks from what the user writes, and refuses those that cannot work."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,23 +34,25 @@ def make_sink(
     options: Mapping[str, Any] | None = None,
     transform: Transform | None = None,
 ) -> Sink:
-    """A sink by name, a format of Spark's, a function(df, epoch), or an object that is a sink already.
+    """Build a sink from a name, a format of Spark, a function(df, epoch), or an object that is a sink.
 
-    `transform` is a function of the user's that the rows of each committed epoch go through first.
+    `transform` is a user function applied to the rows of each committed epoch first.
     """
     where = f"job {job_id}, sink {name or operator_id!r}"
     if not isinstance(sink, str) and hasattr(sink, "publish") and hasattr(sink, "sink_id"):
         given = [path, key, transform, *(options or {}).values()]
         if any(value is not None for value in given):
             raise InputError(
-                "a sink of your own takes rows as they are, and no options", where=where, fix="write(sink) alone"
+                "a custom sink object takes rows as they are and accepts no options",
+                where=where,
+                fix="call write(sink) without options",
             )
         return cast("Sink", sink)
     if not isinstance(sink, str) and not callable(sink):
         raise InputError(
-            f"{sink!r} is no sink",
+            f"expected a sink, got {sink!r}",
             where=where,
-            fix="write a name such as 'parquet', a function(df, epoch), or an object with publish()",
+            fix="pass a name such as 'parquet', a function(df, epoch), or an object with publish()",
         )
     wanted = SinkRequest(
         sink_id=name or operator_id,
@@ -60,7 +62,7 @@ def make_sink(
         path=path,
         options=options or {},
         where=where,
-        # As with Spark's own memory sink.
+        # Like Spark's own memory sink.
         show=lambda rows: _frame(session, rows).createOrReplaceTempView(name or operator_id),
     )
     if isinstance(sink, str) and sink in KINDS:
@@ -72,7 +74,7 @@ def make_sink(
     unknown = sorted(set(wanted.options) - _FUNCTION_OPTIONS)
     if unknown or path is not None:
         raise InputError(
-            f"a function takes no {', '.join(unknown) or 'path'}",
+            f"a function sink does not accept {', '.join(unknown) or 'path'}",
             where=where,
             fix=f"options of a function: {', '.join(sorted(_FUNCTION_OPTIONS))}",
         )
@@ -82,7 +84,7 @@ def make_sink(
 def _known(
     kind: str, wanted: SinkRequest, key: str | Sequence[str] | None, session: SparkSession, transform: Transform | None
 ) -> Sink:
-    """A sink of ours; rows that a function of the user's makes come back from Spark as Arrow."""
+    """Build one of statebed's own sinks; rows that a user function returns come back from Spark as Arrow."""
     if transform is None:
         return KINDS[kind].made(replace(wanted, key=declared_key(wanted.output, key, where=wanted.where)))
     before = wanted.output
@@ -91,9 +93,9 @@ def _known(
     made = arrow_schema(transform(_frame(session, schema.empty_table())).schema)
     if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
         raise InputError(
-            f"the stream is a changelog, and the function in transform() gives no {WEIGHT} (a bigint) with its rows",
+            f"the stream is a changelog, but the function in transform() returns rows without {WEIGHT} (a bigint)",
             where=wanted.where,
-            fix=f"keep the column {WEIGHT}: +n adds the row n times, -n takes it away",
+            fix=f"keep the column {WEIGHT}: +n inserts the row n times, -n retracts it n times",
         )
     after = Output(pa.schema([field for field in made if not weight or field.name != WEIGHT]), before.changes)
     inner = KINDS[kind].made(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
@@ -107,10 +109,10 @@ def _format(name: str, wanted: SinkRequest, session: SparkSession, to_frame: Cal
     check_format(session, name, known=sorted(KINDS), where=wanted.where)
     if wanted.is_changelog and form is None and not wanted.key:
         raise InputError(
-            f"the stream is a changelog, and Spark's format {name!r} only adds rows",
+            f"the stream is a changelog, but Spark's format {name!r} only appends rows",
             where=wanted.where,
-            fix=f"write(..., key={wanted.output.columns.names[0]!r}) for rows with row_kind, form='weights' for rows "
-            f"with {WEIGHT}, or a sink that updates: 'postgres', 'sqlite'",
+            fix=f"use write(..., key={wanted.output.columns.names[0]!r}) for rows with row_kind, form='weights' for "
+            f"rows with {WEIGHT}, or a sink that updates: 'postgres', 'sqlite'",
         )
     shape = make_shape(
         wanted.output,
@@ -133,12 +135,14 @@ def _framed(session: SparkSession, transform: Transform | None) -> Callable[[pa.
 
 
 def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
-    """The rows with the types of their stream; Spark itself would take local times for times in the session's zone."""
+    """Convert rows to a DataFrame with the types of their stream. Spark itself would interpret local times in the
+    session's zone.
+    """
     return session.createDataFrame(rows, schema=from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
 
 def described(sink: Sink) -> str:
-    """A sink in one line: what it promises, and where it writes."""
+    """Describe a sink in one line: its guarantee and its destination."""
     promise = "exactly once"
     if sink.guarantee is not Guarantee.EXACTLY_ONCE:
         promise = "at least once: after a crash it may see an epoch again, with the same rows and number"
@@ -146,14 +150,14 @@ def described(sink: Sink) -> str:
 
 
 def check_sinks(sinks: Iterable[Sink], *, last_number: int) -> None:
-    """Before a run opens, and without writing: every sink has a place that is its own."""
+    """Check, before a run opens and without writing, that every sink has its own destination."""
     for sink in sinks:
         if isinstance(sink, BaseSink):
             sink.check(last_number=last_number)
 
 
 def probe_sinks(sinks: Iterable[Sink]) -> None:
-    """Before a run opens, after every check: every sink can write."""
+    """Check, before a run opens and after all other checks, that every sink can write."""
     for sink in sinks:
         if isinstance(sink, BaseSink):
             sink.probe()

@@ -1,8 +1,8 @@
 """A started job: wait for it, watch it, stop it.
 
-Spark's query feeds the controller; a thread of ours watches over both. It serves requests while no batch runs, closes
-windows when the input is idle, and after the input of an available-now query has ended commits what is still to close.
-What stopped the controller is raised to the caller as it was, a FencedError as that same FencedError.
+Spark's query feeds the controller; a separate thread watches both. It serves requests while no batch runs, closes
+windows when the input is idle, and commits what remains to be closed after the input of an available-now query has
+ended. The error that stopped the controller is raised to the caller unchanged, for example a FencedError.
 """
 
 import enum
@@ -30,16 +30,16 @@ from statebed.spark.plan.job_plan import JobPlan
 
 _POLL_SECONDS = 0.1
 _INTERRUPTED_SECONDS = 30.0
-"""How long an interrupted wait gives the query to stop."""
+"""Seconds that an interrupted wait gives the query to stop."""
 _TRIGGER_SECONDS = 10.0
-"""How long a stop waits for the end of Spark's trigger, which does nothing any more."""
+"""Seconds that a stop waits for the end of Spark's trigger, which has nothing left to do."""
 _EPOCHS_SHOWN = 10
-"""Of a query, in a notebook."""
+"""Number of epochs of a query shown in a notebook."""
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When Spark looks for input: once for all there is, or again and again."""
+    """When Spark looks for input: once for all available input, or repeatedly."""
 
     available_now: bool
     every_us: int
@@ -51,7 +51,7 @@ class Trigger:
 
 
 class QueryState(enum.Enum):
-    """What a query is doing."""
+    """State of a query."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -61,18 +61,18 @@ class QueryState(enum.Enum):
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """One look at a query."""
+    """Snapshot of the status of a query."""
 
     state: QueryState
     run: int
     epoch: int
-    """The newest record of the run: its run_start, or the last epoch."""
+    """Newest record of the run: its run_start, or the last epoch."""
     problem: str
-    """What it failed with, as text with what to do; empty: nothing."""
+    """Text of the error, with the fix; empty if the query has not failed."""
 
 
 class Query(SparkNames):
-    """Made by `Job.start`."""
+    """A running or ended query, created by `Job.start`."""
 
     def __init__(
         self,
@@ -102,9 +102,10 @@ class Query(SparkNames):
         checkpoint_location: str,
         reporter: RunReporter,
     ) -> "Query":
-        """Start Spark's query on the checkpoint that was derived from the record."""
+        """Start Spark's query on the checkpoint derived from the record."""
         writer = plan.prepared.writeStream.foreachBatch(controller.on_batch)
-        # A name is unique among active queries: the superseded one may still be there, or a namesake with other state.
+        # Names are unique among active queries: a superseded one may still exist, or one of the same name with other
+        # state.
         place = hashlib.sha256(plan.state_url.encode()).hexdigest()[:6]
         writer = writer.queryName(f"{plan.job_id} run {controller.run_number} at {place}")
         writer = writer.option("checkpointLocation", checkpoint_location)
@@ -127,43 +128,43 @@ class Query(SparkNames):
 
     @property
     def run(self) -> int:
-        """The number of its run, as records and `statebed ls` have it."""
+        """Number of its run, as in records and `statebed ls`."""
         return self._controller.run_number
 
     @property
     def is_active(self) -> bool:
-        """Whether it goes on: reading, or committing what is still to close."""
+        """Whether the query is still reading, or committing what remains to be closed."""
         return not self._done.is_set()
 
     @property
     def status(self) -> QueryStatus:
-        """What it is doing now, how far it has come, and what it failed with."""
+        """Current state, newest epoch and error."""
         problem = "" if self._failure is None else str(self._failure)
         return QueryStatus(self._state, self.run, self._controller.epoch, problem)
 
     @property
     def last_progress(self) -> EpochSummary | None:
-        """What the newest epoch of this query did."""
+        """Summary of the newest epoch of this query, or None."""
         return self._controller.book.progress[-1] if self._controller.book.progress else None
 
     @property
     def recent_progress(self) -> list[EpochSummary]:
-        """What the newest epochs of this query did, oldest first."""
+        """Summaries of the newest epochs of this query, oldest first."""
         return list(self._controller.book.progress)
 
     @property
     def compaction(self) -> CompactionCounts:
-        """What was merged beside the epochs of this query."""
+        """Compaction work beside the epochs of this query."""
         return self._controller.compaction
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus finds the metrics, while the query runs; None without the setting `metrics_port`."""
+        """URL of the Prometheus metrics while the query runs, or None without the setting `metrics_port`."""
         return self._controller.book.watching.url
 
     @property
     def exception(self) -> BaseException | None:
-        """What the query failed with, or None."""
+        """Return the error of the query, or None."""
         return self._failure
 
     def __repr__(self) -> str:
@@ -195,14 +196,16 @@ class Query(SparkNames):
         )
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with.
+        """Wait for the end, at most `timeout` seconds. Return True if the query has ended; raise its error if it
+        failed.
 
-        Ctrl-C stops the query after the epoch in progress, and is raised again. A second one does not wait for it.
+        Ctrl-C stops the query after the epoch in progress and is raised again. A second Ctrl-C does not wait for the
+        epoch.
         """
         try:
             ended = self._done.wait(timeout)
         except (KeyboardInterrupt, SystemExit):
-            # Spark's stack traces would follow if the process ended in the middle of a batch.
+            # If the process ended in the middle of a batch, Spark's stack traces would follow.
             self._controller.want_stop(drain=False)
             self._done.wait(_INTERRUPTED_SECONDS)
             raise
@@ -210,7 +213,9 @@ class Query(SparkNames):
         return ended
 
     def await_epoch(self, epoch: int, timeout: float | None = None) -> bool:
-        """Wait until the record of `epoch` is committed and published; False if the time or the query ended before."""
+        """Wait until the record of `epoch` is committed and published. Return False if the timeout or the query ends
+        first.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._controller.epoch < epoch:
             if self._done.is_set() or (deadline is not None and time.monotonic() >= deadline):
@@ -220,18 +225,18 @@ class Query(SparkNames):
         return self._controller.epoch >= epoch
 
     def _raise_failure(self) -> None:
-        """Raise what the query failed with; our errors without the frames of Spark's callbacks."""
+        """Raise the error of the query; statebed's errors without the frames of Spark's callbacks."""
         if isinstance(self._failure, StatebedError):
             raise self._failure.with_traceback(None)
         if self._failure is not None:
             raise self._failure
 
     def stop(self, *, drain: bool = False, timeout: float = 60.0) -> None:
-        """End after the epoch in progress, with a record that says so; `drain` closes every window first.
+        """End the query after the epoch in progress, with a final record; `drain` closes all windows first.
 
-        Returns when all has ended, or raises a TimeoutError. Rows of windows that a drain closed are late afterwards. A
-        query of `available_now` that is drained first reads all that was available when it started. Other queries are
-        drained as they are: rows that were not read yet are read after the next start.
+        Return when everything has ended, or raise a TimeoutError. Rows for windows that a drain has closed are late
+        afterwards. An `available_now` query first reads everything that was available when it started. Other queries
+        are drained at once: rows not read yet are read after the next start.
         """
         if self._done.is_set() and not drain:
             return
@@ -260,7 +265,7 @@ class Query(SparkNames):
             self._reporter.end(self._outcome())
         except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
             if self._controller.stopped and self._controller.failure is None:
-                self._state = QueryState.STOPPED  # Spark reports the end that was asked for as a failure
+                self._state = QueryState.STOPPED  # Spark reports the requested end as a failure
                 self._reporter.end(self._outcome())
                 return
             self._failure = self._controller.explain_failure(failure)
@@ -273,7 +278,7 @@ class Query(SparkNames):
             self._done.set()
 
     def _outcome(self) -> pb.RunOutcome.ValueType:
-        """How the run ended, if it did not fail."""
+        """Return how the run ended, if it did not fail."""
         if not self._controller.stopped:
             return pb.RUN_FINISHED
         return pb.RUN_DRAINED if self._controller.drained else pb.RUN_STOPPED
@@ -291,7 +296,7 @@ class Query(SparkNames):
                 self._spark_query.stop()
 
     def _let_trigger_end(self) -> None:
-        """Wait for Spark to come back from our callback: a stop interrupts it there, and is logged as a failure."""
+        """Wait for Spark to return from the callback: a stop would interrupt it there, which is logged as a failure."""
         deadline = time.monotonic() + _TRIGGER_SECONDS
         while self._spark_query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS / 10)

@@ -1,9 +1,9 @@
-"""State as a table of Spark's: `spark.read.format("statebed")`, and `USING statebed` in SQL.
+"""State as a Spark table: `spark.read.format("statebed")`, and `USING statebed` in SQL.
 
-Spark finds it by itself, through the package `pyspark_statebed`. The driver finds the table, fixes its epoch when the
-DataFrame is made, and hands each task the names of its files; executors read from the store. Equality of all key
-columns and ranges of `_time` are pushed down where `spark.sql.python.filterPushdown.enabled` is true. Spark does not
-tell Python data sources which columns a query needs: `.schema(...)` names those that are read.
+Spark finds it automatically through the package `pyspark_statebed`. The driver finds the table, fixes its epoch when
+the DataFrame is created, and passes each task the names of its files; executors read from the store. Equality on all
+key columns and ranges of `_time` are pushed down if `spark.sql.python.filterPushdown.enabled` is true. Spark does not
+tell Python data sources which columns a query needs; use `.schema(...)` to choose the columns to read.
 """
 
 import datetime as dt
@@ -38,17 +38,17 @@ from statebed.spark.arrow_types import arrow_schema
 NAME = "statebed"
 OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal", "results")
 STORAGE = "storage."
-"""Options that begin so are settings of the object store."""
+"""Prefix of options that are settings of the object store."""
 
 
 class StateSource(DataSource):
-    """A table of the state, at one epoch."""
+    """A table of the state at one epoch."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._asked = _asked(options)
         table = self._table()
-        # Whatever is read of this DataFrame later is of the epoch that was the newest when it was made.
+        # Later reads of this DataFrame use the epoch that was the newest when it was created.
         self._asked |= {"operator": table.operator, "table": table.table, "job": table.job}
         if self._asked.get("savepoint") is None:
             self._asked["epoch"] = table.record
@@ -70,16 +70,16 @@ class StateSource(DataSource):
 
 
 class StateReader(DataSourceReader):
-    """Reads one table; made on the driver, and sent to executors with what each of them reads."""
+    """Reads one table; created on the driver and sent to executors with their slices."""
 
     def __init__(self, table: StateTable, schema: StructType) -> None:
         self._target = arrow_schema(schema)
-        # What is asked for by `.schema(...)` is what is read.
+        # Only the columns of `.schema(...)` are read.
         self._table = table.select(*self._target.names)
         self.pushFilters = _Push(self)  # type: ignore[method-assign]  # see there
 
     def push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow what is read; gives the filters that are left to Spark."""
+        """Restrict what is read and return the filters that are left to Spark."""
         left = {id(one): one for one in filters}
         for taken, narrower in (*_by_key(self._table, filters), *_by_time(self._table, filters)):
             self._table = narrower(self._table)
@@ -105,10 +105,10 @@ class StateReader(DataSourceReader):
 
 
 class _Push:
-    """`pushFilters` of a reader, for sessions with and without push-down.
+    """The method `pushFilters` of a reader, for sessions with and without pushdown.
 
-    Spark refuses readers that have a `pushFilters` of their own while push-down is off, which it is by default; it
-    looks at `__func__` to tell. Here reading works either way, and filters are pushed where they can be.
+    Spark refuses readers with their own `pushFilters` while pushdown is off, which is the default, and detects it by
+    `__func__`. This descriptor lets reading work either way, and filters are pushed down where possible.
     """
 
     def __init__(self, reader: StateReader) -> None:
@@ -120,7 +120,7 @@ class _Push:
 
 
 def _asked(options: dict[str, str]) -> dict[str, Any]:
-    """The arguments of `read_state`."""
+    """Return the arguments of `read_state`."""
     given = {name.lower(): value for name, value in options.items()}
     storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
     unknown = [name for name in given if name not in OWN_OPTIONS and not name.startswith(STORAGE)]
@@ -128,11 +128,13 @@ def _asked(options: dict[str, str]) -> dict[str, Any]:
         raise InputError(
             f"the options {sorted(unknown)} are unknown" if unknown else "no state location is given",
             where='format("statebed")',
-            fix=f"load(location), with options {', '.join(OWN_OPTIONS[1:])}, and {STORAGE}... for the object store",
+            fix=f"call load(location), with options {', '.join(OWN_OPTIONS[1:])}, and {STORAGE}... for the store",
         )
     epoch = given.get("epoch")
     if epoch is not None and not epoch.isdigit():
-        raise InputError(f"{epoch!r} is no number of an epoch", where='format("statebed")', fix="give a number")
+        raise InputError(
+            f"`epoch` must be a number, got {epoch!r}", where='format("statebed")', fix="pass an epoch number"
+        )
     return {
         "url": given["path"],
         "job": given.get("job"),
@@ -150,7 +152,7 @@ def _asked(options: dict[str, str]) -> dict[str, Any]:
 
 
 def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
-    """Filters that name every key column, as keys."""
+    """Yield filters on all key columns, as keys."""
     wanted: dict[str, tuple[Filter, list[Any]]] = {}
     for one in filters:
         if isinstance(one, EqualTo) and len(one.attribute) == 1:
@@ -165,7 +167,7 @@ def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Fil
 
 
 def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
-    """Comparisons of the time column with constants."""
+    """Yield comparisons of the time column with constants."""
     for one in filters:
         named = getattr(one, "attribute", None)
         if table.time_column is None or named != (table.time_column,) or type(one) not in _SIGNS:
@@ -192,13 +194,13 @@ def _between(start: int | None, end: int | None) -> Any:
 
 
 def _known(field: pa.Field) -> pa.Field:
-    # Hashes and sequences are the same 64 bits, signed, as Spark's own `xxhash64` shows them.
+    # Hashes and sequence numbers are shown as the same 64 bits, signed, like Spark's own `xxhash64`.
     kind = pa.int64() if field.name in INTERNAL else _known_type(field.type)
     return pa.field(field.name, kind, nullable=field.nullable)
 
 
 def _known_type(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark's that holds every value."""
+    """Return a Spark type that holds every value."""
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([_known(kind.field(index)) for index in range(kind.num_fields)])

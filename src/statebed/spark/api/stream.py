@@ -1,8 +1,8 @@
-"""Streams of a job on Spark: those of a flow, with Spark's own expressions before the first operator, and sinks.
+"""Streams of a job on Spark: those of a flow, plus Spark's own expressions before the first operator, and sinks.
 
-Until rows reach an operator, steps are Spark's: any expression and function, pushed down into the source; each is
-analysed at once, so that a mistake is reported at its line. Behind an operator, steps are SQL text on Arrow. Nothing
-here touches the state.
+Until rows reach an operator, steps run in Spark: any expression and function can be used and is pushed down into the
+source. Each step is analysed at once, so that an error is reported at its line. After an operator, steps are SQL text
+on Arrow. Nothing here touches the state.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,19 +42,19 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True)
 class SparkFrame:
-    """A stream that Spark computes: a streaming DataFrame with the user's columns and ours."""
+    """A stream that Spark computes: a streaming DataFrame with the user's columns and statebed's."""
 
     df: DataFrame
     is_timed: bool
     position: int | None
-    """Of its source; None: it has several."""
+    """Position of its source, or None if it has several."""
     leaves: tuple[str, ...]
-    """Of each stream that it reads its source, in the order of Spark's plan."""
+    """Source of each stream that it reads, in the order of Spark's plan."""
 
 
 @dataclass(frozen=True)
 class FrameStep:
-    """What a function of the user's made of a DataFrame."""
+    """Result of a user function on a DataFrame."""
 
     columns: pa.Schema
     text: str
@@ -64,27 +64,29 @@ class FrameStep:
     def apply(self, rows: pa.Table) -> pa.Table:  # noqa: ARG002 - the protocol's argument
         raise InputError(
             f"only Spark can run {self.text}",
-            fix="test the job on Spark, or the operators behind it with a source of what the function gives",
+            fix="test the job on Spark, or test the operators after it with a source of the function's output",
         )
 
 
 @dataclass(frozen=True, repr=False)
 class JobStream(Stream):
-    """Rows of a job; every method gives a new stream."""
+    """Rows of a job; every method returns a new stream."""
 
     job: "Job"
 
     @property
     def frame(self) -> SparkFrame | None:
-        """What Spark computes; None behind an operator."""
+        """DataFrame that Spark computes, or None after an operator."""
         return self.job.frames.get(self.edge)
 
     @property
     def operator_id(self) -> str:
-        """The operator that gives these rows."""
+        """Id of the operator that outputs these rows."""
         node = self.graph.nodes[self.edge.node]
         if not isinstance(node, OperatorNode):
-            raise InputError("this stream is no operator's own output", fix="ask the stream that agg, join, ... gave")
+            raise InputError(
+                "this stream is not the direct output of an operator", fix="use the stream that agg, join, ... returned"
+            )
         return node.operator.operator_id
 
     @property
@@ -92,22 +94,28 @@ class JobStream(Stream):
         return super().is_timed if self.frame is None else self.frame.is_timed
 
     def transform(self, function: Transform) -> Any:
-        """Apply a function of a DataFrame: before the first operator, or behind the last, on the way to a sink.
+        """Apply a function to the DataFrame: before the first operator, or after the last one, on the way to a sink.
 
-        It gives a stream, or behind an operator a `Transformed`, which can be transformed again and written.
+        Return a stream, or after an operator a `Transformed`, which can be transformed again and written.
         """
         if self.frame is None:
             return Transformed(self, (function,))
         name = getattr(function, "__name__", type(function).__name__)
         where = f"transform({name})"
         if self.frame.position is None:
-            raise InputError("transform behind a union of sources", where=where, fix="transform each source before")
+            raise InputError(
+                "transform() does not support a union of sources",
+                where=where,
+                fix="transform each source before the union",
+            )
         try:
             df = function(self.frame.df.drop(*HIDDEN))
         except PySparkException as error:
             raise input_error(error, self.frame.df, where=where) from error
         if not isinstance(df, DataFrame) or not df.isStreaming:
-            raise InputError("the function gave no streaming DataFrame", where=where, fix="return the changed df")
+            raise InputError(
+                "the function did not return a streaming DataFrame", where=where, fix="return the changed df"
+            )
         time = event_time_of(df, where=where)
         source = self.frame.leaves[0]
         if most_watermarks(df) > 1:
@@ -127,11 +135,11 @@ class JobStream(Stream):
         return self.at(edge)
 
     def union(self, *others: "Stream") -> Self:
-        """The rows of several streams with the same columns."""
+        """Return the rows of several streams with the same columns."""
         streams: list[Stream] = [self, *others]
         framed = [one.edge in self.job.frames for one in streams]
         if any(framed) and not all(framed):
-            # Where some rows come from operators, those of sources go through one, too, to meet them.
+            # If some rows come from operators, those of sources go through one too, so that they can be combined.
             streams = [
                 self.at(one.edge).forwarded() if there else one for one, there in zip(streams, framed, strict=True)
             ]
@@ -161,12 +169,12 @@ class JobStream(Stream):
         return column_text(text, where=where) if isinstance(text, Column) else text
 
     def select(self, *columns: Text) -> Self:
-        """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
+        """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time is kept."""
         named = [one for text in columns for one in (map(quoted, self.columns) if _is_star(text) else [text])]
         return super().select(*named)
 
     def forwarded(self) -> Self:
-        """The same rows as the output of an operator, from which sinks and unions can take them."""
+        """Return the same rows as the output of an operator, which sinks and unions can read."""
         if self.frame is None:
             return self
         keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
@@ -189,7 +197,7 @@ class JobStream(Stream):
         return made
 
     def _check(self, node: OperatorNode) -> None:
-        """Find what Spark or the state would refuse, at the line that adds the operator."""
+        """Check for what Spark or the state would refuse, at the line that adds the operator."""
         where = f"job {self.job.name}, {operator_label(node.operator)}"
         check_distinct(node.operator.outputs[MAIN].columns.names, where=where)
         for edge, feed in zip(node.inputs, node.feeds, strict=True):
@@ -197,7 +205,7 @@ class JobStream(Stream):
                 projected(self.job.frames[edge].df, feed, where=where)
 
     def _derived(self, node: Node) -> SparkFrame | None:
-        """What Spark makes of a step on what it computes already."""
+        """Return the frame that Spark computes for a step on another one, or None."""
         if isinstance(node, UnionNode) and all(one in self.job.frames for one in node.inputs):
             frames = [self.job.frames[one] for one in node.inputs]
             df = frames[0].df
@@ -223,13 +231,13 @@ class JobStream(Stream):
 
 @dataclass(frozen=True)
 class Transformed(SparkNames):
-    """Rows on their way to a sink, through functions of DataFrames."""
+    """Rows on their way to a sink, through functions on DataFrames."""
 
     stream: JobStream
     functions: tuple[Transform, ...]
 
     def transform(self, function: Transform) -> "Transformed":
-        """Apply another function behind."""
+        """Apply another function after this one."""
         return Transformed(self.stream, (*self.functions, function))
 
     def write(
@@ -241,7 +249,7 @@ class Transformed(SparkNames):
         key: str | Sequence[str] | None = None,
         **options: object,
     ) -> "Transformed":
-        """Publish what the functions make of the rows of each epoch."""
+        """Publish the result of the functions for the rows of each epoch."""
         self.stream.job.add_sink(
             self.stream, sink, path=path, name=name, key=key, options=options, transforms=self.functions
         )
@@ -263,12 +271,12 @@ def _named(name: str, value: Expression) -> Column:
 
 
 def check_distinct(names: Sequence[str], *, where: str) -> None:
-    """Refuse columns that SQL cannot tell apart."""
+    """Raise InputError for column names that differ only in case, which SQL does not distinguish."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise InputError(
-                f"two output columns are called {name!r} (upper and lower case are not told apart)",
+                f"two output columns are called {name!r} (names are not case-sensitive)",
                 where=where,
                 fix="rename the key with .alias(), or the aggregate",
             )

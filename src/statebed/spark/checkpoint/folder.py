@@ -1,10 +1,10 @@
-"""Spark's checkpoint folder, derived from the record and never given by the user.
+"""Spark's checkpoint folder, derived from the record and never set by the user.
 
-Going out, the folder is read after Spark planned a batch: its offsets, the ones before, and the log files of each
-source become part of the epoch's source position. Coming back, each run builds a folder of its own from the record, so
-a superseded driver that still lives never meets the new one in Spark's logs. Measured on Spark 4.3: a restart after
-batch b needs `metadata`, `offsets/b-1`, `offsets/b`, `commits/b` and of each source log the newest compacted file and
-all that follows; `.crc` files are not needed.
+After Spark has planned a batch, its offsets, the previous ones, and the log files of each source are read from the
+folder and become part of the epoch's source position. On a restart, each run builds a separate folder from the record,
+so that a superseded driver that is still alive never shares Spark's logs with the new one. Measured on Spark 4.3: a
+restart after batch b needs `metadata`, `offsets/b-1`, `offsets/b`, `commits/b`, and of each source log the newest
+compacted file and everything after it; `.crc` files are not needed.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, run: int) -> Path:
-    """Where Spark's checkpoint of a run lies: beside a local state, else in this user's cache folder."""
+    """Return the folder of a run's Spark checkpoint: beside a local state, else in the user's cache folder."""
     if local_state is not None:
         return local_state / names.job_folder(job_id) / names.spark_folder(run)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -35,32 +35,33 @@ def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, 
 
 
 class SparkProjection:
-    """The checkpoint folder of one run."""
+    """Checkpoint folder of one run."""
 
     def __init__(self, folder: Path, store: ObjectStore, *, sources: Sequence[str]) -> None:
-        """`sources` are the names of the offsets of Spark's query, in their order."""
+        """Create the projection; `sources` are the names of the offsets of Spark's query, in order."""
         self._folder = folder
         self._store = store
         self._sources = tuple(sources)
-        # Spark never changes a log file once it is written: each is read and uploaded once per run.
+        # Spark never changes a log file after writing it, so each is read and uploaded once per run.
         self._known_logs: dict[str, pb.SourceLogFile] = {}
 
     @property
     def location(self) -> str:
-        """For Spark's option checkpointLocation; explicit, because a cluster's default file system may be another.
+        """Value of Spark's option checkpointLocation; has an explicit scheme, because a cluster's default file system
+        may differ.
 
-        Not escaped: Hadoop takes what stands there as it is.
+        It is not escaped, because Hadoop uses it verbatim.
         """
         return f"file://{self._folder.absolute()}"
 
     def build(self, position: pb.SourcePosition) -> None:
-        """Make the folder from the position of the record, before a query starts on it."""
+        """Build the folder from the position of the record, before a query starts on it."""
         check_position(position, where=str(self._folder))
         position = rearranged(position, self._sources, where=str(self._folder))
-        _log.info("Spark's checkpoint %s is built from the record", self._folder)
+        _log.info("building Spark's checkpoint %s from the record", self._folder)
         logs = {log.name: fetch(self._store, log.path, size=log.size, crc=log.crc32c) for log in position.source_logs}
         if self._folder.exists():
-            shutil.rmtree(self._folder)  # of another job that had this name and place, or cut short in the building
+            shutil.rmtree(self._folder)  # left by another job of the same name and location, or incomplete
         self._folder.mkdir(parents=True)
         if position.HasField("batch_id"):
             self._write_all(position, logs)
@@ -68,11 +69,11 @@ class SparkProjection:
         self._remove_older()
 
     def offsets(self, batch_id: int) -> bytes:
-        """The entry of a batch in Spark's offset log, which Spark writes before it hands the batch over."""
+        """Return the entry of a batch in Spark's offset log, which Spark writes before it starts the batch."""
         return (self._folder / "offsets" / str(batch_id)).read_bytes()
 
     def position(self, *, epoch: int, query_id: str, batch_id: int, spark_version: str) -> pb.SourcePosition:
-        """The source position after the batch; uploads the source logs that no earlier record holds."""
+        """Return the source position after the batch; upload the source logs that no earlier record contains."""
         check_offsets(self.offsets(batch_id), self._sources, where=str(self._folder))
         batches = [number for number in (batch_id - 1, batch_id) if number >= 0]
         kept = needed_source_logs(self._source_logs())
@@ -106,9 +107,9 @@ class SparkProjection:
         self._write("metadata", json.dumps({"id": position.query_id}, separators=(",", ":")).encode())
 
     def _remove_older(self) -> None:
-        """Of earlier runs, the last one may still live, until it finds that it is fenced; the others are over.
+        """Remove the folders of earlier runs, except for the last one, which may still be alive until it is fenced.
 
-        Never a later run's: this run may be the one that is superseded.
+        Folders of later runs stay, because this run may be the superseded one.
         """
         older = sorted(other for other in self._folder.parent.iterdir() if other.name < self._folder.name)
         for folder in older[:-1]:
@@ -120,16 +121,16 @@ class SparkProjection:
         path.write_bytes(data)
 
     def _source_logs(self) -> list[str]:
-        """Every file below `sources` but the hidden ones, which hold Hadoop's checksums."""
+        """Return all files below `sources`, except for hidden ones, which contain Hadoop's checksums."""
         found = (self._folder / "sources").rglob("*")
         files = [path for path in found if path.is_file() and not path.name.startswith(".")]
         return sorted(path.relative_to(self._folder).as_posix() for path in files)
 
 
 def _commit_entry(offsets: bytes) -> bytes:
-    """What Spark will write to its commit log after the batch, as far as a restart needs it.
+    """Return the entry that Spark will write to its commit log after the batch, as far as a restart needs it.
 
-    Spark's own watermark goes there; ours is in the record, so a lower bound of it serves.
+    It contains Spark's own watermark. Statebed's watermark is in the record, so a lower bound is sufficient here.
     """
     header = offsets.decode().split("\n")[1]
     watermark = int(json.loads(header).get("batchWatermarkMs", 0))

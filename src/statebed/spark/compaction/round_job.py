@@ -1,8 +1,8 @@
-"""The Spark job of a round of compaction: on one driver thread, in a job group of its own.
+"""The Spark job of a compaction round, on one driver thread and in a separate job group.
 
-It takes few task slots, so that epochs go on beside it; where Spark schedules fairly, it is in the pool
-`statebed_compaction`, whose weight is the cluster's to set. A task runs several subtasks' compactions one after the
-other; what one of them raises comes back as text, and the others are not affected.
+It uses few task slots, so that epochs continue beside it. With Spark's fair scheduler it runs in the pool
+`statebed_compaction`, whose weight the cluster can set. A task compacts several subtasks one after the other; an error
+of one comes back as text and does not affect the others.
 """
 
 import logging
@@ -29,56 +29,56 @@ from statebed.subtasks import CompactedSubtask, CompactionTask, compact_subtask
 _log = logging.getLogger(__name__)
 POOL = "statebed_compaction"
 SLOTS_SHARE = 4
-"""One in so many task slots is used."""
+"""Fraction of task slots in use: one in `SLOTS_SHARE`."""
 STOP_SECONDS = 10.0
 _SCHEMA = "report binary, error string"
 _ROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
 
 Result = CompactedSubtask | str
-"""Of one subtask, or what went wrong."""
+"""Result of one subtask, or the text of its error."""
 
 
 class Round(Protocol):
-    """A round that has begun."""
+    """A round that has started."""
 
     @property
     def began(self) -> float:
-        """By the monotonic clock."""
+        """Start time by the monotonic clock."""
 
     @property
     def done(self) -> bool: ...
 
     def wait(self, seconds: float) -> None:
-        """Until it is done, at most so long."""
+        """Wait until it is done, at most `seconds`."""
 
     def result(self) -> Sequence[Result]:
-        """Of one that is done; raises what made it fail."""
+        """Return the results of a round that is done, or raise its error."""
 
     def cancel(self) -> None:
-        """Give it up; it is done soon."""
+        """Cancel the round; it ends soon."""
 
 
 class Rounds(Protocol):
-    """Who runs rounds, one at a time."""
+    """Runs rounds, one at a time."""
 
     def begin(self, tasks: Sequence[CompactionTask]) -> Round: ...
 
     def close(self) -> None:
-        """Run no more."""
+        """Run no further rounds."""
 
 
 class SparkRounds:
-    """Rounds as Spark jobs, one at a time, on a thread that lasts as long as the query."""
+    """Runs rounds as Spark jobs, one at a time, on a thread that lives as long as the query."""
 
     def __init__(self, session: SparkSession, *, state_url: str, job_id: str, share: TaskShare | None = None) -> None:
         self._session = session
         self._state_url = state_url
         self._job_id = job_id
         self._share = share
-        # A superseded query of the same job may be in the same session.
+        # A superseded query of the same job may run in the same session.
         self._group = f"statebed compaction {uuid.uuid4()}"
         self._orders: SimpleQueue[tuple[Sequence[CompactionTask], Future[list[Result]]] | None] = SimpleQueue()
-        # A daemon: a round that hangs does not keep the driver from ending.
+        # A daemon thread, so that a round that hangs does not keep the driver alive.
         self._thread = threading.Thread(target=self._work, name="statebed-compaction", daemon=True)
 
     def begin(self, tasks: Sequence[CompactionTask]) -> Round:
@@ -95,7 +95,7 @@ class SparkRounds:
 
     @property
     def alive(self) -> bool:
-        """Whether a round may still go on."""
+        """Whether a round may still be running."""
         return self._thread.is_alive()
 
     def _work(self) -> None:
@@ -108,7 +108,7 @@ class SparkRounds:
 
     def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:
         context = self._session.sparkContext
-        described = f"statebed: files of {self._job_id} are merged, as of epoch {tasks[0].epoch}"
+        described = f"statebed: compacting files of {self._job_id}, as of epoch {tasks[0].epoch}"
         context.setJobGroup(self._group, described, interruptOnCancel=True)
         if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
             context.setLocalProperty("spark.scheduler.pool", POOL)
@@ -142,26 +142,26 @@ class _SparkRound:
         try:
             self.session.sparkContext.cancelJobGroup(self.group)
         except Exception as error:  # noqa: BLE001 - Spark itself may have ended, in whatever way
-            _log.info("the compaction was not cancelled: %r", error)
+            _log.info("could not cancel the compaction: %r", error)
 
 
 @dataclass(frozen=True)
 class CompactionFunction:
-    """For mapInArrow: every partition does each `slots`-th of the tasks."""
+    """Function for mapInArrow: each partition runs every `slots`-th task."""
 
     state_url: str
     job_id: str
     tasks: tuple[CompactionTask, ...]
     slots: int
     share: TaskShare | None = None
-    """Of the host's memory and cache; None: what all of a process share."""
+    """Share of the host's memory and cache, or None for the defaults of the process."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            pass  # the rows only say that the partition is there
+            pass  # the rows only make Spark run the partition
         context = TaskContext.get()
         if context is None:
-            raise SubtaskError("a compaction runs outside of a Spark task")
+            raise SubtaskError("a compaction must run inside a Spark task")
         store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
         tiers, cache = (None, None) if self.share is None else resources(self.share)
         for task in self.tasks[context.partitionId() :: self.slots]:

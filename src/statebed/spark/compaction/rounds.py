@@ -1,12 +1,12 @@
-"""Compaction on Spark: rounds of a job of its own, beside the epochs, over the files of committed epochs.
+"""Compaction on Spark: rounds of a separate job beside the epochs, over the files of committed epochs.
 
-After an epoch, its subtasks have said how many bytes of their files are worth merging. When that is enough, a round
-merges some of them in a Spark job of its own, on one thread of the driver, while epochs go on. The edits that come of
-it are handed to the next epoch, which applies those that still fit; its record is what makes them count. Whatever goes
-wrong with a round costs its work: it is logged and counted, and later ones begin after a pause. An epoch waits for a
-round only when files gather faster than rounds merge them.
+After an epoch, its subtasks report how many bytes of their files are due for compaction. If there are enough, a round
+compacts some of them in a separate Spark job, on one thread of the driver, while epochs continue. Its edits are passed
+to the next epoch, which applies those that are still valid and commits them with its record. A round that fails only
+loses its work: the failure is logged and counted, and the next round starts after a pause. An epoch waits for a round
+only if files accumulate faster than rounds compact them.
 
-All methods are for the controller, which serialises its calls; rounds begin and garbage is collected by nobody else.
+All methods are for the controller, which serialises its calls; nothing else starts rounds or clean-ups.
 """
 
 import time
@@ -27,56 +27,56 @@ _LONGEST_PAUSE = 64
 
 @dataclass(frozen=True)
 class CompactionOptions:
-    """When rounds begin, how much they do, and when epochs wait for them."""
+    """Limits that control when rounds start, how much they do, and when epochs wait for them."""
 
     every_epochs: int = 32
-    """A round begins after so many epochs, if anything is worth merging."""
+    """Number of epochs between rounds, if anything is due."""
     least_bytes: int = 16 << 20
-    """With so much of it the first round of a query begins at once: the query may end before."""
+    """Due bytes at which the first round of a query starts at once, because the query may end soon."""
     subtask_bytes: int = 256 << 20
-    """Bytes of files that a round merges of one subtask, about; a single merge that is larger goes alone."""
+    """Approximate bytes of files that a round compacts per subtask; a single larger compaction runs alone."""
     round_bytes: int = 1 << 30
-    """The same, of all subtasks."""
+    """Approximate bytes of files that a round compacts over all subtasks."""
     most_debt_bytes: int = 4 << 30
     most_epochs: int = 8
-    """With more bytes worth merging a round begins at once. With more of them, or when a round goes on for more epochs,
-    an epoch waits for the round.
+    """Above `most_debt_bytes` due bytes, a round starts at once. An epoch waits for a running round if the debt is
+    above that limit, or if the round has run for more than `most_epochs` epochs.
     """
     wait_seconds: float = 60.0
-    """The longest that an epoch waits."""
+    """Maximum time that an epoch waits."""
     round_seconds: float = 600.0
-    """A round that takes longer is given up."""
+    """Time after which a round is cancelled."""
 
 
 @dataclass(frozen=True)
 class CompactionCounts:
-    """What rounds have done since the query began."""
+    """Work of rounds since the start of the query."""
 
     rounds: int = 0
     failures: int = 0
-    """Rounds, or subtasks of rounds, that came to nothing."""
+    """Number of rounds, or subtasks of rounds, that failed."""
     edits_handed: int = 0
     edits_applied: int = 0
-    """By a committed epoch; the others had lost an input."""
+    """Number of edits applied by committed epochs; the others had lost an input."""
     read_bytes: int = 0
     written_bytes: int = 0
     waits: int = 0
-    """Epochs that waited for a round."""
+    """Number of epochs that waited for a round."""
 
 
 @dataclass(frozen=True)
 class EpochEdits:
-    """What the subtasks of the next epoch are told, by operator."""
+    """Edits and round in progress, passed to the subtasks of the next epoch by operator."""
 
     edits: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     merging_epoch: Mapping[str, int] = field(default_factory=dict)
-    """The base of the round that is under way, for its operators."""
+    """Base of the round in progress, for its operators."""
 
 
 @dataclass(frozen=True)
 class FilesInFlight(Collection[str]):
-    """Outputs that a record may still come to name: those of edits that wait and, while a round goes on, all that it
-    may have written.
+    """Outputs that a record may still refer to: those of pending edits and, during a round, everything that it may have
+    written.
     """
 
     paths: frozenset[str] = frozenset()
@@ -97,7 +97,9 @@ class FilesInFlight(Collection[str]):
 def chosen(
     reports: Sequence[SubtaskReport], *, merged_in: Mapping[tuple[str, int], int], most_bytes: int
 ) -> list[SubtaskReport]:
-    """Of which subtasks a round merges files: those whose turn was longest ago, of these with most to merge first."""
+    """Choose the subtasks to compact in a round: the least recently compacted ones first, then those with most due
+    bytes.
+    """
     due = sorted(
         (report for report in reports if report.due_bytes),
         key=lambda one: (merged_in.get(_place(one), 0), -one.due_bytes, _place(one)),
@@ -113,7 +115,7 @@ def chosen(
 
 
 class CompactionRounds:
-    """The rounds of one query."""
+    """Compaction rounds of one query."""
 
     def __init__(
         self,
@@ -145,17 +147,17 @@ class CompactionRounds:
 
     @property
     def in_flight(self) -> FilesInFlight:
-        """For the collection of garbage."""
+        """Files that clean-up must keep."""
         paths = frozenset(path for one in self._waiting for path in one.outputs)
         return FilesInFlight(paths, self._run if self.under_way else None)
 
     def before_epoch(self, epoch: int) -> EpochEdits:
-        """What the subtasks of this epoch are told; first waits for a round that lags too far behind."""
+        """Return the edits for the subtasks of this epoch; first wait for a round that lags too far behind."""
         options = self._options
         behind = epoch - self._round_epoch > options.most_epochs or self._debt_bytes > options.most_debt_bytes
         if self._round is not None and behind and not self._round.done:
             told = self._told.about(epoch=epoch)
-            told.info("epoch %d waits for the compaction that began after epoch %d", epoch, self._round_epoch)
+            told.info("epoch %d waits for the compaction that started after epoch %d", epoch, self._round_epoch)
             self._count(waits=1)
             self._round.wait(options.wait_seconds)
         self._take_result(epoch)
@@ -169,9 +171,9 @@ class CompactionRounds:
     def after_epoch(
         self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport], *, may_begin: bool = True
     ) -> None:
-        """Drop the edits that the committed epoch was handed, and begin a round if one is due.
+        """Drop the edits passed to the committed epoch, and start a round if one is due.
 
-        `may_begin` is false while garbage is collected, which does not know the files of a round that begins later.
+        `may_begin` is false during a clean-up, which does not know the files of a round that starts later.
         """
         if self._handed:
             handed = sum(len(one.edits) for one in self._waiting)
@@ -185,9 +187,9 @@ class CompactionRounds:
             self._begin(record, reports)
 
     def settle(self) -> bool:
-        """At the end of the input, whether one more epoch is worth it, to take what was merged: where there was much.
+        """Wait for the round at the end of the input. Return whether one more epoch is worthwhile to apply its edits.
 
-        Waits for the round: jobs that run for a few epochs at a time would never see the end of one.
+        Without waiting, jobs that run for a few epochs at a time would never complete a round.
         """
         if self._round is None or self._round_bytes < self._options.least_bytes:
             return False
@@ -196,16 +198,16 @@ class CompactionRounds:
         return bool(self._waiting)
 
     def hasten(self) -> None:
-        """Begin a round after the next epoch, if anything is worth merging."""
+        """Start a round after the next epoch, if anything is due."""
         self._hastened = True
 
     @property
     def under_way(self) -> bool:
-        """Whether a round goes on, whose files have names that nobody knows yet."""
+        """Whether a round is running, the names of whose files are not known yet."""
         return self._round is not None
 
     def stop(self) -> None:
-        """Give up what goes on, and begin no more. What is still written is never named."""
+        """Cancel the running round and start no more. No record refers to what it still writes."""
         if self._round is not None:
             self._round.cancel()
         self._round = None
@@ -242,10 +244,10 @@ class CompactionRounds:
         self._round = self._rounds.begin(tasks)
         self._count(rounds=1)
         told = self._told.about(epoch=record.epoch)
-        told.info("files of %d subtasks of epoch %d are merged beside the epochs", len(tasks), record.epoch)
+        told.info("compacting files of %d subtasks of epoch %d beside the epochs", len(tasks), record.epoch)
 
     def _take_result(self, epoch: int) -> None:
-        """Take what a round gave that has ended; give up one that takes too long."""
+        """Take the result of a round that has ended, and cancel one that takes too long."""
         ended = self._round
         if ended is None:
             return
@@ -253,7 +255,7 @@ class CompactionRounds:
             if time.monotonic() - ended.began > self._options.round_seconds:
                 ended.cancel()
             return
-        # What is still running after it was given up may write for a while; nothing of that is ever named.
+        # A cancelled round may still write for a while; no record ever refers to that.
         self._round = None
         try:
             results = ended.result()
@@ -267,26 +269,26 @@ class CompactionRounds:
             self._failed_in_a_row = 0
         self._waiting = tuple(one for one in made if one.edits)
         if not self._waiting:
-            # A worker with another memory budget may see nothing worth merging.
+            # A worker with another memory budget may find nothing to compact.
             self._pause_until = max(self._pause_until, epoch + self._options.every_epochs)
         read_bytes, written_bytes = sum(one.read_bytes for one in made), sum(one.written_bytes for one in made)
         self._count(read_bytes=read_bytes, written_bytes=written_bytes)
         told = self._told.about(epoch=self._round_epoch)
-        told.info("of files of epoch %d, %d bytes were merged into %d", self._round_epoch, read_bytes, written_bytes)
+        told.info("compacted files of epoch %d: %d bytes into %d", self._round_epoch, read_bytes, written_bytes)
 
     def _pause(self, epoch: int, failure: str) -> None:
         self._failed_in_a_row += 1
         self._count(failures=1)
         self._pause_until = epoch + min(1 << self._failed_in_a_row, _LONGEST_PAUSE)
         told = self._told.about(epoch=self._round_epoch)
-        told.warning("files of epoch %d were not merged, and stay as they are: %s", self._round_epoch, failure)
+        told.warning("files of epoch %d were not compacted and stay as they are: %s", self._round_epoch, failure)
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
 
 
 def compaction_of(plan: JobPlan, run: int) -> CompactionRounds:
-    """The compaction of a job, as its settings say."""
+    """Create the compaction of a job with its settings."""
     return CompactionRounds(
         SparkRounds(plan.session, state_url=plan.state_url, job_id=plan.job_id, share=plan.share),
         run=run,

@@ -1,1 +1,1 @@
-"""Epochs: the controller on the driver, the tasks on executors, and the reports in between."""
+"""Epochs: the controller on the driver, the tasks on executors, and the reports between them."""

@@ -1,7 +1,7 @@
-"""Garbage collection beside the epochs: one collection at a time, on a thread of its own.
+"""Clean-up beside the epochs: one at a time, on a separate thread.
 
-The controller prepares a collection after an epoch and goes on; it takes the result after a later one. Trouble with the
-store is reported and never stops the job: the next collection resumes. All methods are for the controller, which
+The controller prepares a clean-up after an epoch and continues; it takes the result after a later one. Errors of the
+store are reported and never stop the job: the next clean-up resumes. All methods are for the controller, which
 serialises its calls.
 """
 
@@ -15,16 +15,18 @@ from statebed.checkpoint.cleanup import Collected, Collection
 from statebed.errors import CollectionError, StatebedError, StorageError
 
 END_SECONDS = 60.0
-"""How long the end of a query waits for collections; what they leave, a later run collects."""
+"""Seconds that the end of a query waits for clean-ups; a later run removes what is left."""
 CLOSE_SECONDS = 5.0
-"""How long a query that failed waits for the collection under way."""
+"""Seconds that a failed query waits for the clean-up in progress."""
 
 
 class BackgroundCollection:
-    """The collections of one query."""
+    """Clean-ups of one query."""
 
     def __init__(self, run: Run, *, failed: Callable[[StatebedError], None]) -> None:
-        """`failed` is told of a collection that the store or unreadable records prevented."""
+        """Create the clean-up; `failed` is called with the error of a clean-up that the store or unreadable records
+        prevented.
+        """
         self._run = run
         self._failed = failed
         self._under_way: tuple[Collection, Future[Collected]] | None = None
@@ -32,11 +34,11 @@ class BackgroundCollection:
 
     @property
     def under_way(self) -> bool:
-        """Whether a collection may still delete: no round of compaction may begin meanwhile."""
+        """Whether a clean-up may still delete files, so that no compaction round may start."""
         return self._under_way is not None and not self._under_way[1].done()
 
     def begin(self, in_flight: Container[str]) -> None:
-        """Collect what the records committed so far allow; after the collection under way, if there is one."""
+        """Start a clean-up of what the committed records allow, after the one in progress if there is one."""
         self.settle()
         if self._under_way is not None:
             self._again = True
@@ -48,11 +50,11 @@ class BackgroundCollection:
             return
         done: Future[Collected] = Future()
         self._under_way = (collection, done)
-        # A daemon: a store that hangs does not keep the driver from ending.
+        # A daemon thread, so that a store that hangs does not keep the driver alive.
         threading.Thread(target=_work, args=(collection, done), name="statebed-collection", daemon=True).start()
 
     def settle(self) -> bool:
-        """Take the result of a collection that has ended; whether another was asked for meanwhile."""
+        """Take the result of a clean-up that has ended. Return whether another one was requested in the meantime."""
         if self._under_way is not None and self._under_way[1].done():
             (collection, done), self._under_way = self._under_way, None
             try:
@@ -64,7 +66,7 @@ class BackgroundCollection:
         return wanted
 
     def end(self, in_flight: Container[str]) -> None:
-        """Collect once more and wait for it, at most `END_SECONDS` in all."""
+        """Run a last clean-up and wait for it, at most `END_SECONDS` in total."""
         deadline = time.monotonic() + END_SECONDS
         self._wait(END_SECONDS)
         self.settle()
@@ -74,7 +76,7 @@ class BackgroundCollection:
             self.settle()
 
     def close(self) -> None:
-        """Wait a little for the collection under way; its result no longer matters."""
+        """Wait briefly for the clean-up in progress; its result no longer matters."""
         self._wait(CLOSE_SECONDS)
 
     def _wait(self, seconds: float) -> None:

@@ -1,8 +1,9 @@
-"""The controller: turns each micro-batch into one committed epoch, on the driver.
+"""The controller, which turns each micro-batch into one committed epoch, on the driver.
 
-For each batch: decide by the head of the lineage whether it is new; run the subtasks in one Spark action; take exactly
-one report of each; commit the record, which is the commit point of everything; publish. Epochs without a batch go the
-same way with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own thread.
+For each batch it decides by the head of the lineage whether it is new, runs the subtasks in one Spark action, takes
+exactly one report of each, commits the record, which is the commit point of everything, and publishes. Epochs without a
+batch take the same path with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own
+thread.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ from statebed.spark.session import is_stopped
 
 
 class HaltedError(Exception):
-    """Ends a step of the controller after the query was stopped; never shown."""
+    """Ends a step of the controller after the query was stopped; never shown to users."""
 
 
 class Controller:
@@ -67,7 +68,9 @@ class Controller:
         watching: Watching,
         reads_once: bool = False,
     ) -> None:
-        """`reads_once`: the query reads what is available and ends, so a drain waits for that."""
+        """Create the controller. If `reads_once`, the query reads the available input and ends, and a drain waits for
+        that.
+        """
         self._plan = plan
         self._run = run
         self._publisher = publisher
@@ -85,11 +88,11 @@ class Controller:
         self._stop_wanted: Stop | None = None
         self._input_ended = False
         self.stopped = False
-        """A stop was asked for, and the record says so."""
+        """Whether a requested stop has been recorded."""
         self.drained = False
-        """Every window was closed before the stop."""
+        """Whether all windows were closed before the stop."""
         self.epoch = run.head.epoch
-        """The newest record that is committed and published."""
+        """Newest record that is committed and published."""
         self.book = Book(plan, run.number, environment, watching)
         self._collection = BackgroundCollection(run, failed=self.book.not_collected)
 
@@ -103,7 +106,7 @@ class Controller:
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the controller; Spark only knows its text."""
+        """Error that stopped the controller; Spark only has its text."""
         return self._failure
 
     @property
@@ -116,47 +119,51 @@ class Controller:
 
     @property
     def _may_drain(self) -> bool:
-        """Whether a drain closes windows over all rows that the query is there to read."""
+        """Whether the query has read all rows that a drain must include."""
         return self._input_ended or not self._reads_once
 
     def _stop_is_due(self) -> bool:
         return self._stop_wanted is not None and not self.stopped and (self._may_drain or not self._drain_wanted)
 
     def want_stop(self, *, drain: bool) -> None:
-        """End with a record of its own, as soon as no batch is in the way; `drain` closes every window first."""
+        """Request the end of the query, with a final record as soon as no batch is running; `drain` closes all windows
+        first.
+        """
         self._stop_wanted = Stop(drain=drain)
 
     def halt(self) -> None:
-        """Let the epoch in progress end, and begin no other."""
+        """Let the epoch in progress end, and start no other."""
         self._halted = True
         with self._lock:
-            pass  # taken once the epoch in progress has ended
+            pass  # acquired once the epoch in progress has ended
 
     def close(self) -> None:
-        """After the end: nothing goes on beside it."""
+        """Stop all background work after the end of the query."""
         self._compaction.stop()
         self._collection.close()
         self.book.watching.close()
 
     @property
     def compaction(self) -> CompactionCounts:
-        """What compaction has done beside the epochs."""
+        """Compaction work beside the epochs."""
         return self._compaction.counts
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """For foreachBatch.
+        """Process a batch; called by foreachBatch.
 
-        After a stop it does nothing: an exception would be logged by Spark with a stack trace. Spark then takes the
-        batch for done, in a checkpoint folder of this run alone, which no later run reads.
+        After a stop it does nothing, because Spark would log an exception with a stack trace. Spark then considers the
+        batch done, but only in the checkpoint folder of this run, which no later run reads.
         """
         with self._lock, contextlib.suppress(HaltedError):
             if not self.stopped:
                 self._guarded(lambda: self._batch(batch, batch_id))
 
     def finish(self, session: SparkSession, *, close: bool) -> None:
-        """After the last batch: stop as asked, or close what the watermark allows if the input has ended; collect."""
+        """End after the last batch: stop as requested, or close what the watermark allows if the input has ended; then
+        clean up.
+        """
         with self._lock:
-            # Spark ends a query without a word when a newer one in its session takes over the checkpoint.
+            # Spark silently ends a query when a newer one in its session takes over the checkpoint.
             self._guarded(self._run.check_live)
             self._input_ended = True
             if self._stop_wanted is not None and not self.stopped:
@@ -167,7 +174,7 @@ class Controller:
             self._guarded(lambda: self._collection.end(self._compaction.in_flight))
 
     def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
-        """While no batch runs: serve requests, and close windows once the input has been idle."""
+        """Serve requests, and close windows once the input has been idle. Does nothing while a batch runs."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -179,20 +186,20 @@ class Controller:
             self._lock.release()
 
     def explain_failure(self, seen: BaseException) -> BaseException:
-        """The cause to report: a lost or superseded run, else the controller's own error, else what Spark says."""
+        """Return the error to report: a lost or superseded run, else the controller's own error, else Spark's."""
         if is_stopped(self._plan.session):
             return SparkStoppedError(
                 "Spark was stopped while the query ran",
                 where=f"job {self._plan.job_id}",
-                fix="stop the query before Spark; after a start the job goes on from its last committed epoch",
+                fix="stop the query before Spark; on the next start the job continues from its last committed epoch",
             )
         try:
-            # A superseded run may stumble over something else first, such as a checkpoint of Spark's that is gone.
+            # A superseded run may fail for another reason first, such as a missing checkpoint folder of Spark.
             self._run.check_live()
         except (FencedError, StateGoneError) as end:
             return end
         except StatebedError as error:
-            self.book.told.warning("whether the run is still the live one is unknown: %s", error)
+            self.book.told.warning("cannot determine whether the run is still live: %s", error)
         problem = None if self._failure is not None else source_problem(str(seen))
         if problem is not None:
             found = unreadable_source(problem, where=f"job {self._plan.job_id}")
@@ -224,7 +231,7 @@ class Controller:
             offsets=self._projection.offsets(batch_id),
         )
         if decision is Replay.ALREADY_COMMITTED:
-            self.book.told.info("batch %d is committed already: publishing what is unpublished", batch_id)
+            self.book.told.info("batch %d is already committed: publishing unpublished epochs", batch_id)
             self._publisher.publish_pending()
             return
         self._serve_requests(batch.sparkSession)
@@ -233,7 +240,7 @@ class Controller:
         self._epoch(batch.sparkSession, batch, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
     def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
-        """Commit an epoch without a batch if time alone changes something that no batch changed yet."""
+        """Commit an epoch without a batch if time alone has effects that no batch has had yet."""
         plan, now_us = self._plan, self._environment.now_us()
         sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
         clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
@@ -241,14 +248,14 @@ class Controller:
             self._epoch(session, clocks=clocks, status=status)
 
     def _end_of_input(self, session: SparkSession) -> None:
-        """Close what the watermark allows, and take what was merged, with an epoch without a batch."""
+        """Close what the watermark allows and apply finished compactions, with an epoch without a batch."""
         merged, before = self._compaction.settle(), self._run.head.epoch
         self._close_windows(session, status=pb.STOPPED)
         if merged and self._run.head.epoch == before:
             self._epoch(session, status=pb.STOPPED)
 
     def _drain(self, session: SparkSession) -> None:
-        """Close everything that is open, whatever the watermark says."""
+        """Close all open windows, regardless of the watermark."""
         plan, head = self._plan, self._run.head
         sources, before = next_clocks(plan.graph, source_clocks_of(head)), watermarks_of(head)
         clocks = drained_clocks(plan.graph, sources, before, epoch_time_us=self._environment.now_us())
@@ -268,7 +275,9 @@ class Controller:
         clocks: Mapping[str, Clock] | None = None,
         status: pb.RecordStatus.ValueType,
     ) -> None:
-        """One epoch: with the clocks of a drain or of an idle time, else with those that its sources have reached."""
+        """Run one epoch with the given clocks (for a drain or an idle input), else with those that its sources have
+        reached.
+        """
         head, plan, book = self._run.head, self._plan, self.book
         meter = book.begin(self._run.next_epoch)
         sources = next_clocks(plan.graph, source_clocks_of(head))
@@ -340,18 +349,18 @@ class Controller:
         if self._collection.settle():
             self._collect()
         every = self._plan.settings.collect_every
-        # Better without a round of compaction, all of whose files must stay; one that goes on and on is not waited for.
+        # Prefer a clean-up outside a compaction round, all of whose files must be kept, but do not wait for a long one.
         if self._epochs - self._collected >= (2 * every if self._compaction.under_way else every):
             self._collect()
         self.epoch = self._run.head.epoch
 
     def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
-        """The one action of an epoch; a repetition writes the same objects again."""
+        """Run the Spark action of an epoch; a repetition writes the same objects again."""
         epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
         attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
         with deadline(rows.sparkSession.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
             for attempt in range(1, attempts + 1):
-                # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
+                # Built again for each attempt: Spark caches a failed stage in the plan and would fail again at once.
                 given = rows
                 for level in levels:
                     placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
@@ -368,7 +377,8 @@ class Controller:
                         raise SubtaskError(
                             f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
                             where=where,
-                            fix="see the executors' logs; after a start the job goes on from its last committed epoch",
+                            fix="see the executors' logs; on the next start the job continues from its last committed "
+                            "epoch",
                         ) from (worker_traceback(error) or error)
                     self.book.retried(epoch, attempt, cause)
         raise AssertionError
@@ -376,7 +386,7 @@ class Controller:
     # ---- requests and garbage --------------------------------------------------------------------------------
 
     def _serve_requests(self, session: SparkSession) -> None:
-        """Grant what tools and the query itself ask for, with a record of its own."""
+        """Grant requests of tools and of the query itself, with a separate record."""
         if self._stop_is_due():
             self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._drain_wanted)))
         elif time.monotonic() - self._last_look < self._plan.settings.requests_every.total_seconds():
@@ -385,7 +395,7 @@ class Controller:
         effects = self._run.serve_requests()
         stops = [effect for effect in effects if isinstance(effect, Stop)]
         if any(stop.drain for stop in stops) and not self._may_drain:
-            # Asked for by a tool, too: granted, and done when the input has ended.
+            # A tool may also request a drain: it is granted, and done when the input has ended.
             self._stop_wanted, stops = Stop(drain=True), []
         if any(stop.drain for stop in stops):
             self._drain(session)
@@ -398,21 +408,21 @@ class Controller:
             self._collect()
 
     def _collect(self) -> None:
-        """Begin to collect garbage beside the epochs."""
+        """Start a clean-up beside the epochs."""
         self._collected = self._epochs
         self._collection.begin(self._compaction.in_flight)
 
 
 def unreadable_source(problem: str, *, where: str) -> InputError:
-    """Return the error of a source whose folder or files are gone, or are not what the job was told to read."""
+    """Return the error of a source whose folder or files are missing or do not have the expected schema."""
     return InputError(
         problem,
         where=where,
-        fix="put the file or folder back, or read it with the schema that it has: job.source(spark.readStream.schema("
-        "...)); after a start the job goes on from its last committed epoch",
+        fix="restore the file or folder, or read it with its actual schema: job.source(spark.readStream.schema("
+        "...)); on the next start the job continues from its last committed epoch",
     )
 
 
 def _query_id(session: SparkSession) -> str:
-    """Of the query whose batch this thread is in; Spark sets it for every job that the batch runs."""
+    """Return the id of the query whose batch runs on this thread; Spark sets it for every job of the batch."""
     return str(session.sparkContext.getLocalProperty("sql.streaming.queryId") or "")

@@ -1,4 +1,4 @@
-"""A time-out for what one thread runs on Spark: an action waits for ever by itself."""
+"""A timeout for what one thread runs on Spark, because an action has none by itself."""
 
 import threading
 import uuid
@@ -14,14 +14,14 @@ from statebed.errors import EpochTimeoutError
 
 @dataclass
 class Deadline:
-    """Whether the time is over."""
+    """Whether the timeout has expired."""
 
     expired: bool = False
 
 
 @contextmanager
 def deadline(context: SparkContext, seconds: float, *, what: str, where: str) -> Iterator[Deadline]:
-    """Cancel the jobs that the body runs after `seconds`; the body's error then becomes an EpochTimeoutError."""
+    """Cancel the Spark jobs of the body after `seconds`, and raise its error as an EpochTimeoutError."""
     state, tag = Deadline(), f"statebed-{uuid.uuid4().hex}"
 
     def cancel() -> None:
@@ -40,10 +40,10 @@ def deadline(context: SparkContext, seconds: float, *, what: str, where: str) ->
         raise EpochTimeoutError(
             f"{what} was cancelled after {seconds:g} s",
             where=where,
-            fix="give epoch_timeout a longer time, or let the source give fewer rows per batch "
-            "(for files: maxFilesPerTrigger); after a start the job goes on from its last committed epoch",
+            fix="set a longer epoch_timeout, or limit the rows per batch at the source "
+            "(for files: maxFilesPerTrigger); on the next start the job continues from its last committed epoch",
         ) from error
     finally:
         timer.cancel()
-        with suppress(Py4JError, AttributeError):  # Spark was stopped meanwhile
+        with suppress(Py4JError, AttributeError):  # Spark was stopped in the meantime
             context.removeJobTag(tag)

@@ -1,9 +1,9 @@
-"""From what tasks measured to the figures of an epoch.
+"""Figures of an epoch, from the measurements of its tasks.
 
-Measured figures differ from attempt to attempt, so they must not lie in rows that a later level shuffles: Spark aborts
-a job whose repeated stage gives other rows. They come to the driver with the end of each successful task, in an
-accumulator: of each operator and subtask the driver keeps one, whatever was repeated or ran twice. No decision rests on
-them, and an epoch whose figures are lost is an epoch all the same.
+Measurements differ between attempts, so they must not be part of rows that a later level shuffles: Spark aborts a job
+whose repeated stage returns different rows. They reach the driver at the end of each successful task, in an accumulator
+that keeps one value per operator and subtask, even if a task was repeated or ran twice. No decision depends on them,
+and an epoch whose figures are lost is still valid.
 """
 
 import platform
@@ -22,20 +22,20 @@ from statebed.state.host_cache import HostCache
 from statebed.subtasks.figures import SubtaskFigures, Waiting, figures_together
 
 READING = ""
-"""Stands for an operator's name in the figures of tasks that read sources."""
+"""Operator name in the figures of tasks that read sources."""
 PLANNING, READ, SHUFFLE, MERGE, WRITE, COMMIT, PUBLISH = PHASES
 _HOLDERS = 20
-"""Of a host's memory that are named; the rest is summed up."""
+"""Maximum number of named holders of a host's memory; the rest is summed."""
 _REST = "others"
 _LOOK_SECONDS = 5.0
 
 Key = tuple[str, int, str, int]
-"""Query, epoch, operator, subtask or partition."""
+"""Query, epoch, operator, and subtask or partition."""
 Collected = dict[Key, "SubtaskFigures | float"]
 
 
 class _LastOfEach(AccumulatorParam[Collected]):
-    """One value for each key; changed in place, because several queries and Spark's own thread share it."""
+    """Keeps one value per key; updated in place, because several queries and Spark's own thread share it."""
 
     def zero(self, value: Collected) -> Collected:  # noqa: ARG002 - pyspark's protocol
         return {}
@@ -49,7 +49,7 @@ _channels: "weakref.WeakKeyDictionary[SparkContext, Accumulator[Collected]]" = w
 
 
 def _channel(context: SparkContext) -> "Accumulator[Collected]":
-    """One for all queries: Spark never forgets an accumulator."""
+    """Return the accumulator shared by all queries, because Spark never releases an accumulator."""
     if context not in _channels:
         _channels[context] = context.accumulator({}, _LastOfEach())
     return _channels[context]
@@ -57,7 +57,7 @@ def _channel(context: SparkContext) -> "Accumulator[Collected]":
 
 @dataclass(frozen=True)
 class Meter:
-    """Takes what tasks of one epoch measure; travels with them."""
+    """Collects the measurements of the tasks of one epoch; serialised with them."""
 
     channel: "Accumulator[Collected]"
     query: str
@@ -68,11 +68,11 @@ class Meter:
         return cls(_channel(context), query, epoch)
 
     def add(self, operator_id: str, index: int, measured: "SubtaskFigures | float") -> None:
-        """In a task."""
+        """Add a measurement; called in a task."""
         self.channel.add({(self.query, self.epoch, operator_id, index): measured})
 
     def subtask(self, index: int, cache: HostCache | None) -> Callable[[SubtaskFigures], None]:
-        """For `run_subtask`: adds what is known of the host."""
+        """Return the callback for `run_subtask`, which adds figures of the host."""
 
         def measured(figures: SubtaskFigures) -> None:
             figures.memory.host = platform.node()
@@ -83,7 +83,9 @@ class Meter:
         return measured
 
     def take(self) -> "Taken":
-        """On the driver, after the action: what came, which is forgotten with all that is older."""
+        """Return the measurements of the epoch, on the driver after the action, and discard those of this and older
+        epochs.
+        """
         collected = self.channel.value
         mine = {key: collected.pop(key) for key in list(collected) if key[0] == self.query and key[1] <= self.epoch}
         own = {key[2:]: one for key, one in mine.items() if key[1] == self.epoch}
@@ -95,7 +97,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class MeasuredReading:
-    """For mapInArrow, around what routes the rows of a batch: how long it waits for them is measured."""
+    """Function for mapInArrow that wraps the routing of a batch and measures how long it waits for rows."""
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     meter: Meter
@@ -110,15 +112,16 @@ class MeasuredReading:
 
 @dataclass(frozen=True)
 class Taken:
-    """What the tasks of an epoch measured, one of each."""
+    """Measurements of the tasks of an epoch, one per task."""
 
     subtasks: Sequence[SubtaskFigures] = ()
     read_seconds: Sequence[float] = ()
 
     def phases(self, action_us: int, levels: Sequence[Sequence[str]], *, slots: int) -> dict[str, int]:
-        """Where the time of the action went; they sum up to it, and what no task of ours saw is Spark's own.
+        """Divide the time of the action into phases, which add up to it; time that no task measured is Spark's own.
 
-        Of a level that is its longest subtask, or the time of all divided by the task slots where that is more.
+        The time of a level is that of its longest subtask, or the total of all subtasks divided by the task slots if
+        that is more.
         """
         by_name: dict[str, list[SubtaskFigures]] = {}
         for one in self.subtasks:
@@ -136,11 +139,11 @@ class Taken:
         return {READ: known[READ], SHUFFLE: action_us - sum(known.values()), MERGE: known[MERGE], WRITE: known[WRITE]}
 
     def operators(self, names: Sequence[str]) -> list[pb.OperatorFigures]:
-        """Of each operator, its subtasks together."""
+        """Return the figures of each operator, summed over its subtasks."""
         return [figures_together(name, [one.operator for one in self.subtasks if _is(one, name)]) for name in names]
 
     def hosts(self) -> list[pb.HostFigures]:
-        """Of each host the process that was fullest."""
+        """Return the figures of the fullest process of each host."""
         found: dict[str, pb.HostFigures] = {}
         spilled: dict[str, int] = {}
         for one in self.subtasks:
@@ -158,7 +161,7 @@ _looked_up: dict[str, tuple[float, int]] = {}
 
 
 def _used(cache: HostCache) -> int:
-    """Bytes of the host's cache, looked up by this process now and then: there may be many files."""
+    """Return the bytes of the host's cache, measured only now and then because there may be many files."""
     at, used = _looked_up.get(str(cache.folder), (-_LOOK_SECONDS, 0))
     if time.monotonic() - at >= _LOOK_SECONDS:
         used = cache.used
@@ -175,7 +178,7 @@ def _wall(times_us: Sequence[int], slots: int) -> int:
 
 
 def _bound(figures: pb.HostFigures) -> None:
-    """A job may have many tables: the largest holders are named."""
+    """Keep only the largest holders by name, because a job may have many tables."""
     largest = sorted(figures.holders.items(), key=lambda one: (-one[1], one[0]))
     if len(largest) > _HOLDERS:
         rest = sum(nbytes for _, nbytes in largest[_HOLDERS:])

@@ -1,7 +1,8 @@
-"""From a micro-batch to the frame that the first level of an epoch reads: pieces of rows, or groups, and heartbeats.
+"""Builds the DataFrame that the first level of an epoch reads from a micro-batch: pieces of rows, or groups, and
+heartbeats.
 
-Whatever stays the same from epoch to epoch is made once: every column of Spark's takes some calls of the JVM, and a
-batch of few rows would spend most of its time with them.
+Everything that stays the same between epochs is built once: each Spark column needs several JVM calls, which would
+dominate the time of a small batch.
 """
 
 from collections.abc import Mapping
@@ -23,15 +24,15 @@ from statebed.spark.session import plan_once
 
 @dataclass(frozen=True)
 class Fed:
-    """What an epoch reads."""
+    """Input of an epoch."""
 
     frame: DataFrame
     added_up: Preaggregation | None = None
-    """By which rows were added up in the JVM."""
+    """Pre-aggregation applied in the JVM, or None if rows are sent as they are."""
 
 
 class EpochInput:
-    """Of one query."""
+    """Builds the input DataFrame of each epoch of a query."""
 
     def __init__(self, plan: JobPlan) -> None:
         self.reduction = Reduction(plan)
@@ -40,11 +41,11 @@ class EpochInput:
         self._begun = False
 
     def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> Fed:
-        """For an epoch with a batch."""
+        """Return the input of an epoch with a batch."""
         session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
         if not self._begun and stays_in_place(self._plan.prepared):
             plan_once(session, partitions=self._plan.parallelism)
-        self._begun = True  # all batches of a query have one session
+        self._begun = True  # all batches of a query share one session
         if added_up is not None:
             rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             if added_up.placed is not None:
@@ -55,7 +56,7 @@ class EpochInput:
         return Fed(pieces.union(self._beats("batch", session)), added_up)
 
     def of_nothing(self, session: SparkSession) -> Fed:
-        """For an epoch without a batch, in a session that is not the query's own."""
+        """Return the input of an epoch without a batch, in a session other than the query's."""
         return Fed(self._beats("", session))
 
     def _beats(self, name: str, session: SparkSession) -> DataFrame:
@@ -73,5 +74,5 @@ def _empty_groups(session: SparkSession, parallelism: int, schema: StructType) -
 
 
 def _subtasks(session: SparkSession, parallelism: int) -> DataFrame:
-    """One row for each, without which Spark might leave out one that gets nothing."""
+    """Return one row per subtask, without which Spark might not run a subtask that gets no rows."""
     return session.range(0, parallelism, 1, 1).select(F.col("id").cast("int").alias(SUBTASK))

@@ -1,4 +1,4 @@
-"""From a plan, the head and the clocks of an epoch to what its tasks run, level by level. Pure."""
+"""Builds the functions that the tasks of an epoch run, level by level, from the plan, the head and the clocks. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def stages(
     *,
     meter: Meter | None = None,
 ) -> list[StageFunction]:
-    """The functions of all levels; each reads what the one before gives, the first what is routed to it."""
+    """Return the functions of all levels; each reads the output of the previous one, the first the routed rows."""
     return [
         StageFunction(
             state_url=plan.state_url,
@@ -38,13 +38,13 @@ def stages(
 
 
 def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
-    """The same for rows that were added up before: they come to the second input of the one operator there is."""
+    """Return the function for pre-aggregated rows, which go to the second input of the only operator."""
     works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
     return replace(stage, works=works, groups=added_up.placed)
 
 
 def routing(plan: JobPlan, added_up: Preaggregation | None) -> RouteFunction:
-    """What cuts the rows of a batch into pieces for the first level."""
+    """Return the function that splits the rows of a batch into pieces for the first level."""
     layouts = plan.layouts if added_up is None else {added_up.branch: added_up.layout}
     sources = tuple(plan.graph.sources)
     return RouteFunction(layouts, sources, plan.parallelism, in_order=added_up is not None)

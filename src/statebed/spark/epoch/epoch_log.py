@@ -1,7 +1,7 @@
-"""What is told about the epochs of one query: figures for the record, progress for people, news for whoever watches.
+"""Reports on the epochs of a query: figures for the record, progress for people, events for observers.
 
-The controller says where it is; times are taken here. Commit and publication of a record end after it is put, so the
-next record tells how long they took.
+The controller reports its steps; times are taken here. The commit and publication of a record end after it is written,
+so the next record contains their durations.
 """
 
 from collections import deque
@@ -29,8 +29,8 @@ _PROGRESS_KEPT = 100
 
 
 class _SteadyClock:
-    """A wall clock that is read once, when it is set, and then goes on steadily: nothing between two readings is
-    negative, even if the machine's clock is set back meanwhile.
+    """A wall clock that is read once, when it is set, and then advances with the monotonic clock, so that no interval
+    is negative even if the machine's clock is set back.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -38,7 +38,7 @@ class _SteadyClock:
         self.set()
 
     def set(self) -> int:
-        """Take the time of the machine's clock."""
+        """Set it to the time of the machine's clock."""
         self._set_us = self._environment.now_us()
         self._set_at = self._environment.steady_seconds()
         return self._set_us
@@ -58,7 +58,7 @@ class _Times:
 
 @dataclass
 class Book:
-    """Written by the controller, one epoch after the other."""
+    """Log of the epochs of a query, written by the controller one epoch at a time."""
 
     plan: JobPlan
     run: int
@@ -72,16 +72,16 @@ class Book:
     def __post_init__(self) -> None:
         self.told = _logger.about(job=self.plan.job_id, run=self.run)
         self._cautioned: set[str] = set()
-        """Operators whose warning was logged: once in a run is enough."""
+        """Operators whose warning was logged; one per run is enough."""
         self._clock = _SteadyClock(self.environment)
 
     def begin(self, epoch: int) -> Meter:
-        """An epoch with work for tasks begins."""
+        """Note the start of an epoch with tasks."""
         self._times = _Times(started_us=self._clock.set())
         return Meter.of(self.plan.session.sparkContext, f"{self.plan.state_url} {self.plan.job_id} {self.run}", epoch)
 
     def of_batch(self, batch_id: int) -> EpochSummary | None:
-        """What the epoch of a micro-batch did, while it is remembered."""
+        """Return the summary of a micro-batch's epoch while it is remembered, else None."""
         return next((one for one in reversed(self.progress.copy()) if one.batch_id == batch_id), None)
 
     @property
@@ -89,11 +89,11 @@ class Book:
         return self._times.started_us
 
     def planned(self) -> None:
-        """Spark begins to work; said again for each attempt."""
+        """Note that Spark starts to work; called for each attempt."""
         self._times.planned_us = self._clock.now_us()
 
     def figures(self, meter: Meter, compaction: CompactionCounts, *, preaggregated: bool) -> pb.EpochFigures:
-        """The action has ended: what it took, for the record."""
+        """Return the figures for the record after the action has ended."""
         acted_us, times, taken = self._clock.now_us(), self._times, meter.take()
         topology = self.plan.topology
         phases = taken.phases(
@@ -111,7 +111,7 @@ class Book:
         )
 
     def carried(self, head: pb.CheckpointMetadata) -> pb.EpochFigures:
-        """Of a record that changes nothing: the tables of its head as they were, and no events."""
+        """Return the figures of a record that changes nothing: the tables of its head, without events."""
         figures = pb.EpochFigures(operators=head.figures.operators, previous_phases_us=self._previous)
         if head.figures.HasField("compaction"):
             figures.compaction.CopyFrom(head.figures.compaction)
@@ -122,15 +122,15 @@ class Book:
         return figures
 
     def committing(self) -> None:
-        """The record is about to be put."""
+        """Note that the record is about to be written."""
         self._times.committing_us = self._clock.now_us()
 
     def committed(self) -> None:
-        """The record is durable."""
+        """Note that the record is durable."""
         self._times.committed_us = self._clock.now_us()
 
     def published(self, record: pb.CheckpointMetadata) -> None:
-        """The sinks have it, too."""
+        """Note that the record is published to all sinks."""
         times = self._times
         times.published_us = self._clock.now_us()
         self._previous = {
@@ -147,7 +147,7 @@ class Book:
     def ended(
         self, record: pb.CheckpointMetadata, reports: Reports, clocks: Mapping[str, Clock], batch_id: int | None
     ) -> None:
-        """All of an epoch is done."""
+        """Note that an epoch is complete."""
         phases = {**record.figures.phases_us, **self._previous}
         summary = EpochSummary(
             epoch=record.epoch,
@@ -163,19 +163,19 @@ class Book:
         self.watching.epoch(self._span(summary))
 
     def retried(self, epoch: int, attempt: int, cause: str) -> None:
-        """The action of an epoch failed, and is tried again."""
+        """Note that the action of an epoch failed and is repeated."""
         self.watching.metrics.event(Event.RETRY)
         attempts = self.plan.settings.attempts
         told = self.told.about(epoch=epoch)
         told.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
 
     def not_collected(self, error: StatebedError) -> None:
-        """Garbage stays for now."""
+        """Note that a clean-up failed."""
         self.watching.metrics.event(Event.COLLECTION_FAILURE)
-        self.told.warning("garbage was not collected: %s", error)
+        self.told.warning("clean-up failed: %s", error)
 
     def failed(self, failure: BaseException, epoch: int) -> None:
-        """The query ends with this, before `epoch` is committed."""
+        """Note the error that ends the query before `epoch` is committed."""
         fenced = isinstance(failure, FencedError)
         self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
         told = self.told.about(epoch=epoch)
@@ -197,7 +197,7 @@ class Book:
         )
         for name, one in summary.operators.items():
             if one.rows_late:
-                # Once it is worth a look; after that it is how this job is.
+                # Worth one message; after that it is normal for this job.
                 tell = told.info if name in self._late else told.warning
                 tell("operator %s: %d of %d rows were late", name, one.rows_late, one.rows_in, extra={"operator": name})
                 self._late.add(name)
@@ -219,7 +219,7 @@ class Book:
         return EpochSpan(self._times.started_us, self._times.published_us, phases, attributes)
 
     def _phases(self, summary: EpochSummary) -> Iterator[Phase]:
-        """One after the other; commit and publication when they really were."""
+        """Yield the phases in order; commit and publication with their actual times."""
         times, at = self._times, self._times.started_us
         known = {COMMIT: times.committing_us, PUBLISH: times.committed_us}
         for name, us in summary.phases_us.items():

@@ -1,11 +1,10 @@
-"""What a Spark task runs: the subtasks of all operators of one level, from rows to reports.
+"""The function of a Spark task: runs the subtasks of all operators of one level, from rows to reports.
 
-Rows come and go in pieces, each for one subtask and branch (`pieces`). Reports go along in the same way to the end of
+Rows arrive and leave in pieces, each for one subtask and branch (`pieces`). Reports travel the same way to the end of
 the job, where the driver collects them.
 
-The function travels to the executor by pickle: it holds the URL of the store, never a store. An error that a
-repetition cannot mend travels back in band and is raised on the driver as what it is; others fail the task, so that
-Spark repeats it.
+The function is pickled for the executor: it contains the URL of the store, never a store. An error that a repetition
+cannot fix is returned in band and raised unchanged on the driver; others fail the task, so that Spark repeats it.
 """
 
 import pickle
@@ -49,28 +48,28 @@ class Work:
     """One operator of the level."""
 
     task: SubtaskTask
-    """For subtask 0; each partition takes its own."""
+    """Task of subtask 0; each partition derives its own."""
     branches: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
 
 
 @dataclass(frozen=True)
 class StageFunction:
-    """For mapInArrow: every partition is one subtask of each operator of the level."""
+    """Function for mapInArrow: each partition is one subtask of every operator of the level."""
 
     state_url: str
     works: tuple[Work, ...]
     share: TaskShare | None = None
-    """Of the host's memory and cache; None: what all of a process share."""
+    """Share of the host's memory and cache, or None for the defaults of the process."""
     meter: Meter | None = None
-    """Takes what the subtasks measure."""
+    """Collects the measurements of the subtasks."""
     groups: PlacedGroups | None = None
-    """What comes are not pieces but these."""
+    """Layout of the groups that arrive instead of pieces, or None."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is None:
-            raise SubtaskError("a subtask runs outside of a Spark task")
+            raise SubtaskError("a subtask must run inside a Spark task")
         index = context.partitionId()
         own = {branch for work in self.works for some in work.branches for branch in some}
         passing: list[pa.RecordBatch] = []
@@ -82,7 +81,7 @@ class StageFunction:
                     next(iter(own)): self._taken(self.groups, placed, passing, index)
                 }
             elif len(own) == 1:
-                # One way for all rows: they are taken as they come.
+                # A single branch: rows are processed as they arrive.
                 rows = {next(iter(own)): (one for _, one in given)}
             else:
                 gathered: dict[int, list[pa.RecordBatch]] = {}
@@ -96,14 +95,14 @@ class StageFunction:
         except StatebedError as failure:
             yield piece(index, FAILED, pickle.dumps(failure))
         yield from passing
-        # The worker waits for its next task with what was in use, not with what was free.
+        # While the worker waits for its next task, it holds only memory in use.
         rows = {}
         give_back_pages()
 
     def _taken(
         self, groups: PlacedGroups, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], index: int
     ) -> Iterator[pa.RecordBatch]:
-        """Groups that the JVM made; how far their sources have come goes on to the driver."""
+        """Yield the groups computed in the JVM; pass on the event times of their sources to the driver."""
         seen, waiting = Seen(), Waiting()
         table = groups.take(waiting.over(batches), seen)
         passing.extend(seen.pieces())
@@ -112,7 +111,7 @@ class StageFunction:
         task = self.works[0].task
         if (subtask_of(uint64_values(table[KEY_HASH]), task.parallelism) != index).any():
             raise SubtaskError(
-                f"Spark hashes the keys of {operator_label(task.operator)} in another way",
+                f"Spark hashes the keys of {operator_label(task.operator)} differently",
                 where=f"subtask {index}",
                 fix="start the job with the setting preaggregate_below=0, and report the types of its keys",
             )
@@ -139,7 +138,7 @@ def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
     if batch.num_rows and pc.min_max(batch.column(SUBTASK)).as_py() != {"min": index, "max": index}:
         raise SubtaskError(
             f"rows of another subtask arrived at subtask {index}",
-            fix="this Spark does not place rows by repartitionById as it should; report it with its version",
+            fix="this version of Spark does not place rows correctly by repartitionById; report it with its version",
         )
     return batch
 
@@ -147,10 +146,10 @@ def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
 def _arrivals(
     batch: pa.RecordBatch, own: Collection[int], passing: list[pa.RecordBatch]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of this level's operators, by branch; what is for later levels, or for the driver, goes on."""
+    """Yield the rows of this level's operators by branch; pass on rows for later levels or the driver."""
     for row, branch in enumerate(int64_values(batch.column(BRANCH).cast(pa.int64())).tolist()):
         if branch in own:
             yield from ((branch, one) for one in rows_in(batch.column(PAYLOAD)[row]))
         elif branch != HEARTBEAT:
-            # Made anew: Spark may hand them over with Arrow's large types, and all that a task gives has one schema.
+            # Rebuilt, because Spark may use Arrow's large types, and all output of a task must have one schema.
             passing.append(piece(batch.column(SUBTASK)[row].as_py(), branch, batch.column(PAYLOAD)[row].as_buffer()))

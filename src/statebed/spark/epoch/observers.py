@@ -1,4 +1,4 @@
-"""Who watches a query from outside: the metrics of its job, the endpoint that serves them, OpenTelemetry."""
+"""Observers of a query: the metrics of its job, the endpoint that serves them, OpenTelemetry."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from statebed.spark.plan.job_plan import JobPlan
 
 @dataclass(frozen=True)
 class Watching:
-    """Of one query, from before its run opens until it has ended."""
+    """Observers of one query, from before its run opens until it has ended."""
 
     metrics: JobMetrics
     url: str | None
-    """Where Prometheus finds them."""
+    """URL of the Prometheus metrics, or None."""
     telemetry: Telemetry | None
 
     @classmethod
     def open(cls, plan: JobPlan) -> "Watching":
-        """Refuses a port that is taken, and a package that is missing."""
+        """Start the observers. Raise if the port is in use or a package is missing."""
         settings, metrics = plan.settings, job_metrics(plan.job_id, plan.state_url)
         telemetry = join_telemetry(metrics) if settings.opentelemetry else None
         url = None
@@ -35,18 +35,18 @@ class Watching:
         return cls(metrics, url, telemetry)
 
     def began(self, head: pb.CheckpointMetadata, base: pb.CheckpointMetadata | None) -> None:
-        """A run has begun on the state of `base`."""
+        """Report that a run has started on the state of `base`."""
         for record in (base, head):
             if record is not None:
                 self.metrics.show(record)
 
     def epoch(self, span: EpochSpan) -> None:
-        """An epoch has ended, well or not."""
+        """Report that an epoch has ended, successfully or not."""
         if self.telemetry is not None:
             self.telemetry.epoch(self.metrics, span)
 
     def close(self) -> None:
-        """The query has ended; those of other queries go on."""
+        """Stop observing the query, which has ended; other queries are not affected."""
         self.metrics.end()
         if self.url is not None:
             ENDPOINTS.leave(self.metrics)

@@ -1,7 +1,8 @@
-"""Parts of groups as Spark's own aggregates, which give the same bits whatever the order of rows.
+"""Parts of groups as Spark aggregates that return the same bits regardless of the order of rows.
 
-Where Spark's order of values or its arithmetic might differ from ours, a part is not asked for
-(`statebed.aggregates.preaggregation`), or made of others: of equal values, such as 0.0 and -0.0, Spark keeps any.
+Parts for which Spark's order of values or arithmetic might differ from statebed's are not requested
+(`statebed.aggregates.preaggregation`), or are built from others: among equal values, such as 0.0 and -0.0, Spark keeps
+any.
 """
 
 import functools
@@ -26,41 +27,41 @@ _VALUE = "value"
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the inputs of aggregates are in Spark's rows, and of which type."""
+    """Columns and types of the inputs of aggregates in Spark's rows."""
 
     names: Mapping[str, str]
     kinds: Mapping[str, pa.DataType]
 
     def column(self, factor: Factor) -> Column:
-        """As it is, but for what is equal and differs in its bits."""
+        """Return the column, with values that are equal but differ in their bits normalised."""
         column, kind = F.col(self.names[factor.column]), self.kinds[factor.column]
         if pa.types.is_string(kind):
-            return column.cast("string")  # compared byte by byte, whatever its collation
+            return column.cast("string")  # compared byte by byte, regardless of its collation
         if not pa.types.is_floating(kind):
             return column
         name = "float" if pa.types.is_float32(kind) else "double"
         return F.when(F.isnan(column), F.lit(float("nan"))).otherwise(column + F.lit(0.0)).cast(name)
 
     def number(self, factor: Factor) -> Column:
-        """As a whole number of 64 bits, or a word of it; a decimal as it is."""
+        """Return the column as a 64-bit integer or one word of it; a decimal stays as it is."""
         column, kind = F.col(self.names[factor.column]), self.kinds[factor.column]
         if factor.word is Word.WHOLE:
             return column.cast("bigint") if pa.types.is_integer(kind) else column
-        # Steps that are exact: division by a power of two, and the difference to a near multiple of it.
+        # Exact steps: division by a power of two, and the difference to a near multiple of it.
         double = column.cast("double")
         high = F.rint(double / F.lit(_TWO_32))
         return (high if factor.word is Word.HIGH else double - high * F.lit(_TWO_32)).cast("bigint")
 
 
 def owner_expression(keys: Sequence[Column], parallelism: int) -> Column:
-    """The subtask that owns a key: what `subtask_of` says of its hash, which is Spark's own."""
+    """Return the subtask that owns a key, as `subtask_of` computes it from the hash, which is Spark's own."""
     if not keys:
         return F.lit(int(subtask_of(key_hashes([], 1).view(np.uint64), parallelism)[0]))
     return F.shiftright(F.shiftrightunsigned(F.xxhash64(*keys), _HALF) * F.lit(parallelism), _HALF).cast("int")
 
 
 def part_expression(part: Part, columns: Columns) -> Column:
-    """The aggregate that computes a part."""
+    """Return the aggregate that computes a part."""
     if not part.factors:
         return F.count(F.lit(1))
     if part.by is not None:
@@ -98,7 +99,7 @@ _PLAIN = {
 
 
 def _value_by(part: Part, by: Factor, columns: Columns) -> Column:
-    """The value of the row that is first, or last, in an order of all rows: nothing depends on which comes first."""
+    """Return the value of the first or last row in a total order, which does not depend on the order of arrival."""
     factor = part.factors[0]
     value, kind = columns.column(factor), columns.kinds[factor.column]
     other, other_kind = columns.column(by), columns.kinds[by.column]
@@ -112,7 +113,7 @@ def _value_by(part: Part, by: Factor, columns: Columns) -> Column:
 
 
 def _opposite(column: Column, kind: pa.DataType) -> list[Column]:
-    """What is smaller where the value is greater."""
+    """Return columns that sort in the opposite order of the value."""
     if pa.types.is_boolean(kind):
         return [~column]
     if pa.types.is_floating(kind):

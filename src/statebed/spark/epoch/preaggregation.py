@@ -1,9 +1,9 @@
-"""Adding rows up in the JVM, where they are read, before they are shuffled and handed to Python.
+"""Pre-aggregation of rows in the JVM, before they are shuffled and passed to Python.
 
-It pays where many rows of a batch have one key: one row for each group is sent then. It costs where most keys are
-different. So it is chosen batch by batch, by how many groups the rows of the batch before were. Only a job whose rows
-all go to one aggregation can do it in one pass; what it computes of each group is `statebed.aggregates.preaggregation`,
-and the state is the same either way.
+It pays off if many rows of a batch share a key, because only one row per group is sent. It costs time if most keys are
+different. It is therefore chosen batch by batch, by the ratio of groups to rows in the previous batch. Only a job whose
+rows all go to one aggregation can do it in one pass. `statebed.aggregates.preaggregation` defines what is computed for
+each group, and the state is the same either way.
 """
 
 from collections.abc import Mapping
@@ -25,25 +25,25 @@ from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups
 from statebed.spark.plan.topology import Topology
 
 LEAST_ROWS = 1_000
-"""A batch of fewer rows is sent as it is."""
+"""Batches of fewer rows are sent as they are."""
 _APART = "apart"
 
 
 @dataclass(frozen=True)
 class Preaggregation:
-    """What one aggregation, which gets all rows of the job, lets the JVM do."""
+    """Pre-aggregation for the one aggregation that gets all rows of the job."""
 
     branch: int
     operator: WindowAggregate | UpdatingAggregate
     rows: Layout
-    """How rows lie that are not added up."""
+    """Layout of rows that are not pre-aggregated."""
     sources: tuple[str, ...]
-    """Of the job, by their positions."""
+    """Sources of the job by position."""
     parallelism: int
 
     @cached_property
     def layout(self) -> Layout:
-        """How groups lie."""
+        """Layout of groups."""
         one = self.operator.preaggregated
         assert one is not None
         names = [f"g{number}" for number in range(len(one.columns))]
@@ -52,9 +52,10 @@ class Preaggregation:
 
     @cached_property
     def placed(self) -> PlacedGroups | None:
-        """How groups are taken that go straight to their subtasks; None: they are cut into pieces like rows.
+        """Layout of groups that go directly to their subtasks, or None if they are split into pieces like rows.
 
-        Sketches are: their bytes depend on the order of rows, and what is shuffled must be the same in every attempt.
+        Sketches are split: their bytes depend on the order of rows, and shuffled data must be the same in every
+        attempt.
         """
         if any(part.reduce is Reduce.SKETCH for part in parts_of(self.operator.partials) or ()):
             return None
@@ -62,13 +63,13 @@ class Preaggregation:
         return PlacedGroups(self.layout, self.sources, self.layout.columns[one])
 
     def groups(self, batch: DataFrame, *, late_us: int | None) -> DataFrame:
-        """One row for each group of the batch; if placed, with the subtask that owns it."""
+        """Return one row for each group of the batch; if placed, with the subtask that owns it."""
         grouped, computed, given = self._columns
         return batch.groupBy(*grouped, self._apart(late_us)).agg(*computed).select(*given)
 
     @cached_property
     def _columns(self) -> tuple[list[Column], list[Column], list[Column]]:
-        """What makes a group, what is computed, what is given; made once: that takes hundreds of calls of the JVM."""
+        """Grouping, computed and output columns; cached, because building them takes hundreds of JVM calls."""
         values = dict(zip(self.rows.input.columns.names, self.rows.columns, strict=True))
         parts = parts_of(self.operator.partials)
         assert parts is not None
@@ -77,7 +78,7 @@ class Preaggregation:
         computed |= {part.name: part_expression(part, columns) for part in parts}
         keys = [F.col(values[key.name]) for key in self.operator.keys]
         owner = owner_expression([columns.column(Factor(key.name)) for key in self.operator.keys], self.parallelism)
-        # How far each source has come is seen in its groups.
+        # The groups of each source show how far it has advanced.
         source = [F.col(SOURCE)] if len(self.rows.sources) > 1 else []
         given = [
             *([] if self.placed is None else [owner.alias(SUBTASK)]),
@@ -91,10 +92,10 @@ class Preaggregation:
         return [*keys, *source], [column.alias(name) for name, column in computed.items()], given
 
     def _apart(self, late_us: int | None) -> Column:
-        """What tells groups of one key apart: the pane, or whether their rows are late."""
+        """Return the column that separates groups of one key: the pane, or whether their rows are late."""
         operator = self.operator
         if isinstance(operator, UpdatingAggregate) and operator.needs_time:
-            # Rows that are late, and those without a time where that makes them late, are in groups of their own.
+            # Late rows, and rows without a time if that makes them late, form separate groups.
             until = operator.late_until(late_us)
             late = F.col(TIME).isNull() if until is None else F.unix_micros(TIME) <= F.lit(until)
             return late.alias(_APART)
@@ -107,21 +108,21 @@ class Preaggregation:
             return F.lit(None).alias(_APART)
         micros, pane = F.unix_micros(TIME), F.lit(operator.window.pane_us)
         offset = F.lit(operator.window.offset_us % operator.window.pane_us)
-        # Null where it does not fit: the subtask says then what is wrong, and Spark would fail or give another time.
+        # Null on overflow: the subtask then reports the error, whereas Spark would fail or return a wrong time.
         start = F.try_subtract(micros, F.pmod(F.pmod(micros, pane) - offset, pane))
         return F.timestamp_micros(start).alias(_APART)
 
 
 @dataclass
 class Reduction:
-    """How many groups the rows of the last batch were, where they could be added up."""
+    """Ratio of groups to rows in the last batch that could be pre-aggregated."""
 
     plan: JobPlan
     rows: int = 0
     groups: int = 0
 
     def observe(self, reports: Reports) -> None:
-        """Take the figures of an epoch; one without rows tells nothing, nor do operators behind the first."""
+        """Update the ratio from the reports of an epoch; epochs without rows and later operators are ignored."""
         if self._possible is None:
             return
         counted = [report for report in reports[self._possible.operator.operator_id] if report.groups_in]
@@ -130,7 +131,7 @@ class Reduction:
             self.groups = sum(report.groups_in for report in counted)
 
     def worthwhile(self) -> Preaggregation | None:
-        """What to add up in the coming batch."""
+        """Return the pre-aggregation for the next batch, or None if it does not pay off."""
         below = self.plan.settings.preaggregate_below
         few = self.rows >= LEAST_ROWS and self.groups <= below * self.rows
         return self._possible if below and (few or below == 1) else None
@@ -146,11 +147,13 @@ class Reduction:
 def preaggregation_of(
     topology: Topology, layouts: Mapping[int, Layout], *, sources: tuple[str, ...], parallelism: int
 ) -> Preaggregation | None:
-    """What can be added up in the JVM; None: nothing."""
+    """Return the pre-aggregation that a job allows, or None."""
     if len(topology.branches) != 1:
         return None
     branch = topology.branches[0]
-    if branch.feed.time is not None:  # groups carry the greatest event time of their rows, by which panes are checked
+    if (
+        branch.feed.time is not None
+    ):  # groups carry the maximum event time of their rows, against which panes are checked
         return None
     place = next(one for one in topology.places if one.operator.operator_id == branch.operator.operator_id)
     operator = place.operator

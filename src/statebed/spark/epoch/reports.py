@@ -1,4 +1,4 @@
-"""What subtasks report, and what an epoch makes of it: one report each, summed for the record and for people."""
+"""Reports of subtasks, one each, and their totals for the record and for people."""
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from statebed.spark.plan.pieces import BRANCH, FAILED, PAYLOAD, REPORT
 from statebed.subtasks import SubtaskReport
 
 Reports = Mapping[str, Sequence[SubtaskReport]]
-"""By operator, in the order of subtasks."""
+"""Reports by operator, in the order of subtasks."""
 
 
 @dataclass(frozen=True)
 class OperatorSummary:
-    """What one operator did in an epoch."""
+    """Work of one operator in an epoch."""
 
     rows_in: int
     rows_late: int
@@ -35,19 +35,19 @@ class OperatorSummary:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """What one epoch did, for people and progress bars."""
+    """Work of one epoch, for people and progress bars."""
 
     epoch: int
     batch_id: int | None
-    """None: an epoch without a batch."""
+    """Batch of the epoch, or None for an epoch without a batch."""
     operators: Mapping[str, OperatorSummary]
     duration_us: int
     preaggregated: bool = False
-    """Whether rows were added up in the JVM first."""
+    """Whether rows were pre-aggregated in the JVM."""
     phases_us: Mapping[str, int] = field(default_factory=dict)
-    """Of the duration, in this order: planning, read, shuffle, merge, write, commit, publish."""
+    """Durations of the phases, in this order: planning, read, shuffle, merge, write, commit, publish."""
     figures: pb.EpochFigures = field(default_factory=pb.EpochFigures, repr=False)
-    """What its record says of tables by tier, memory of hosts and compaction."""
+    """Figures of its record: tables by tier, memory of hosts, compaction."""
 
     @property
     def rows_in(self) -> int:
@@ -75,7 +75,7 @@ class EpochSummary:
 
     @property
     def watermark_us(self) -> int | None:
-        """The least of all operators; None as long as one has none."""
+        """Minimum watermark of all operators, or None while one has none."""
         marks = [one.watermark_us for one in self.operators.values()]
         known = [mark for mark in marks if mark is not None]
         return min(known) if known and len(known) == len(marks) else None
@@ -102,11 +102,11 @@ class EpochSummary:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The reports of an epoch."""
+    """Reports of an epoch."""
 
     reports: Reports
     seen: Mapping[str, int]
-    """The greatest event time of each source that gave rows."""
+    """Maximum event time of each source that had rows."""
 
 
 def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> Accepted:
@@ -135,7 +135,7 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
             f"of {len(wanted)} subtasks, {_listed(missing, operators)} did not report, and "
             f"{_listed(surplus, operators)} should not exist",
             where=", ".join(operators.values()),
-            fix="start the job again; if it happens again, report it with the Spark version",
+            fix="start the job again; if the error returns, report it with the Spark version",
         )
     reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
     return Accepted(reports, seen)
@@ -149,7 +149,7 @@ def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, la
     other = found.setdefault((report.operator_id, report.subtask_index), report)
     if other.reference != report.reference or other.outbox != report.outbox:
         raise NondeterminismError(
-            f"two attempts at subtask {report.subtask_index} gave different results",
+            f"two attempts at subtask {report.subtask_index} returned different results",
             where=f"{labels.get(report.operator_id, report.operator_id)}: "
             f"{other.reference.path} and {report.reference.path}",
             fix="look for functions that are not deterministic, such as a Python UDF that reads a clock",
@@ -157,13 +157,13 @@ def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, la
 
 
 def operator_entry(record: pb.CheckpointMetadata, operator_id: str) -> pb.OperatorEntry:
-    """The operator's entry in the record; an empty one where the record has none."""
+    """Return the operator's entry in the record, or an empty one."""
     found = [entry for entry in record.operators if entry.operator_id == operator_id]
     return found[0] if found else pb.OperatorEntry(operator_id=operator_id)
 
 
 def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
-    """The watermark that each operator had in the record's epoch."""
+    """Return the watermark of each operator in the record's epoch."""
     marks: dict[str, int | None] = {}
     for entry in record.operators:
         known = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
@@ -172,7 +172,7 @@ def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
 
 
 def source_clocks_of(record: pb.CheckpointMetadata) -> dict[str, SourceClock]:
-    """How far each source had come in the record's epoch."""
+    """Return the clock of each source in the record's epoch."""
     return {
         one.source: SourceClock(
             one.watermark_us if one.HasField("watermark_us") else None,
@@ -195,7 +195,7 @@ def new_entry(
 ) -> pb.OperatorEntry:
     """Build the operator's entry in the epoch's record.
 
-    `origins` are the names of what each of its inputs reads; `before` is its entry in the record before.
+    `origins` are the names that each of its inputs reads; `before` is its entry in the previous record.
     """
     counted = [report.matches for report in reports if report.matches is not None]
     if counted and before is not None and before.HasField("matches"):
@@ -223,7 +223,7 @@ def new_entry(
 
 
 def timer_is_due(record: pb.CheckpointMetadata, now_us: int) -> bool:
-    """Whether a timer of processing time waits for an epoch."""
+    """Return whether a processing-time timer is due."""
     return any(
         entry.HasField("next_timer_us") and entry.next_timer_us <= now_us and not entry.retired
         for entry in record.operators
@@ -231,7 +231,7 @@ def timer_is_due(record: pb.CheckpointMetadata, now_us: int) -> bool:
 
 
 def operator_summary(reports: Sequence[SubtaskReport], clock: Clock) -> OperatorSummary:
-    """One operator in figures."""
+    """Summarise one operator."""
     return OperatorSummary(
         rows_in=sum(report.rows_in for report in reports),
         rows_late=sum(report.rows_late for report in reports),

@@ -1,7 +1,7 @@
-"""Tells how a run fares: a heartbeat while its driver lives, and how the run ended.
+"""Reports the state of a run: a heartbeat while its driver is alive, and how the run ended.
 
-Both are small objects for people, see `statebed.checkpoint.run_status`. Trouble with writing them is logged and never
-stops the job.
+Both are small objects for people, see `statebed.checkpoint.run_status`. Errors while writing them are logged and never
+stop the job.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from statebed.spark.causes import traceback_in
 from statebed.spark.plan.job_plan import JobPlan
 
 _END_SECONDS = 15.0
-"""How long the end of a query waits for a store that does not take the end of its run."""
+"""Seconds that the end of a query waits for a store that does not accept the end of its run."""
 _logger = id_logger(__name__)
 
 
@@ -58,17 +58,17 @@ class RunReporter:
         self._thread = threading.Thread(target=self._beat, name=f"statebed-heartbeat-{run.job_id}", daemon=True)
 
     def start(self) -> None:
-        """Give signs of life from now on."""
+        """Start sending heartbeats."""
         self._show(None)
         self._thread.start()
         atexit.register(self._exited)
 
     def follow(self, sources: Callable[[], Sequence[pb.SourceProgress]]) -> None:
-        """Say in each heartbeat how far the sources are; `sources` must not block."""
+        """Include the progress of sources in each heartbeat; `sources` must not block."""
         self._sources = sources
 
     def end(self, outcome: pb.RunOutcome.ValueType, failure: BaseException | None = None) -> None:
-        """Record how the run ended; waits at most 15 s for the store."""
+        """Record how the run ended; wait at most 15 s for the store."""
         with self._lock:
             if self._has_end:
                 return
@@ -77,12 +77,12 @@ class RunReporter:
         atexit.unregister(self._exited)
         end = self._end(outcome, failure)
         self._show(end)
-        self._told.info("run %d ends: %s", end.run, pb.RunOutcome.Name(outcome).removeprefix("RUN_").lower())
+        self._told.info("run %d has ended: %s", end.run, pb.RunOutcome.Name(outcome).removeprefix("RUN_").lower())
         writer = threading.Thread(target=self._put_end, args=(end,), daemon=True)
         writer.start()
         writer.join(_END_SECONDS)
         if writer.is_alive():
-            self._told.warning("the end of the run is not recorded: the store did not answer in %g s", _END_SECONDS)
+            self._told.warning("the end of the run is not recorded: the store did not answer within %g s", _END_SECONDS)
 
     def failed(self, failure: BaseException) -> None:
         """Record that the run failed, or that a later run superseded it."""
@@ -107,10 +107,10 @@ class RunReporter:
         try:
             put_heartbeat(self._run.store, sign)
         except StatebedError as error:
-            self._told.warning("no heartbeat: %s", error)
+            self._told.warning("heartbeat failed: %s", error)
 
     def _show(self, end: pb.RunEnd | None) -> None:
-        """Tell the metrics of this process what the folder tells to others."""
+        """Update the metrics of this process with what the folder shows to others."""
         now_us = self._run.environment.now_us()
         sign = pb.RunHeartbeat()
         sign.CopyFrom(self._heartbeat)
@@ -139,10 +139,10 @@ class RunReporter:
         except StatebedError as error:
             self._told.warning("the end of the run is not recorded: %s", error)
             return
-        self._put_heartbeat()  # the last one: how far the sources were when it ended
+        self._put_heartbeat()  # the last heartbeat: progress of the sources at the end
 
     def _exited(self) -> None:
-        """The interpreter exits while the run is active."""
+        """Record the end if the interpreter exits while the run is active."""
         self.end(
             pb.RUN_EXITED,
             StatebedError(
@@ -171,7 +171,7 @@ def error_of(failure: BaseException) -> pb.RunError:
 
 
 def _traceback_of(failure: BaseException) -> str:
-    """The traceback of user code that caused the failure: from a worker, as text, or from this process."""
+    """Return the traceback of user code that caused the failure: from a worker, as text, or from this process."""
     cause: BaseException | None = failure
     while cause is not None:
         if found := traceback_in(str(cause)):
@@ -185,5 +185,5 @@ def _traceback_of(failure: BaseException) -> str:
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:
-    """All settings as people write them; none of them holds a secret."""
+    """Return all settings as people write them; none of them contains a secret."""
     return {one.name: one.shown(getattr(settings, one.name)) for one in DECLARATIONS.values()}

@@ -1,4 +1,4 @@
-"""How far Spark has read each source, from its own progress reports: offsets, lag where the source tells, rates."""
+"""Progress of each source from Spark's own reports: offsets, lag if the source reports it, rates."""
 
 import json
 import threading
@@ -9,13 +9,13 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.sources import offsets_behind
 
 _BEHIND = "maxOffsetsBehindLatest"
-"""What Kafka's source calls the lag of its slowest partition."""
+"""Metric of Kafka's source for the lag of its slowest partition."""
 _MOST_OFFSET = 4_000
-"""Longest offset that is kept, in characters: one of many partitions is long."""
+"""Maximum length of a stored offset in characters; with many partitions it is long."""
 
 
 class SourceProgressBoard:
-    """The newest progress of each source. Thread-safe: Spark's listener writes, heartbeats read."""
+    """Newest progress of each source. Thread-safe: Spark's listener writes, heartbeats read."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -23,7 +23,7 @@ class SourceProgressBoard:
         self._newest: tuple[pb.SourceProgress, ...] = ()
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Keep one of Spark's progress reports, as parsed from its JSON."""
+        """Store one of Spark's progress reports, as parsed from its JSON."""
         found = progress_of(report, self._names)
         with self._lock:
             self._newest = found
@@ -34,7 +34,7 @@ class SourceProgressBoard:
 
 
 def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.SourceProgress, ...]:
-    """The sources of a progress report; `names` are the job's names for them, in Spark's order."""
+    """Return the sources of a progress report; `names` are the job's names for them, in Spark's order."""
     sources = report.get("sources") or []
     found = []
     for number, source in enumerate(sources):
@@ -60,7 +60,7 @@ def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.Sou
 
 
 def _text(offset: object) -> str:
-    """An offset as its source writes it; Spark's report may hold it as JSON."""
+    """Return an offset in its source's format; Spark's report may contain it as JSON."""
     if offset is None:
         return ""
     return offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))

@@ -1,9 +1,8 @@
-"""Spark's own progress reports carry the figures of statebed, as the observed metric `statebed`.
+"""Adds statebed's figures to Spark's own progress reports, as the observed metric `statebed`.
 
-Spark makes a report after each batch, and hands it to listeners on a thread of its own. A listener of ours puts the
-figures of the batch's epoch into the map of observed metrics that the report has for that purpose. So they are in
-`lastProgress`, in its JSON, and in what listeners see that were added after the query. Whatever goes wrong here is
-logged, and the report is as Spark made it.
+Spark creates a report after each batch and passes it to listeners on a separate thread. A listener of statebed adds the
+figures of the batch's epoch to the report's map of observed metrics. They are then in `lastProgress`, in its JSON, and
+visible to listeners added after the query. Errors here are logged and leave the report as Spark created it.
 """
 
 import json
@@ -18,12 +17,12 @@ from statebed.logs import id_logger
 from statebed.spark.epoch.reports import EpochSummary
 
 NAME = "statebed"
-"""Of the observed metric."""
+"""Name of the observed metric."""
 _logger = id_logger(__name__)
 
 
 def observed(summary: EpochSummary) -> dict[str, int]:
-    """The figures of an epoch, as numbers of one level."""
+    """Return the figures of an epoch as a flat mapping of numbers."""
     tables = [table for operator in summary.figures.operators for table in operator.tables]
     hosts = summary.figures.hosts
     numbers = {
@@ -61,11 +60,11 @@ class ProgressListener:
         self._wrapper: Any = None
 
     def listen(self) -> None:
-        """From now on, until Spark says that the query has ended."""
+        """Listen until Spark reports the end of the query."""
         try:
             self._add()
         except Py4JError as error:
-            _logger.warning("Spark's progress stays without figures: %s", error)
+            _logger.warning("Spark's progress reports will lack the figures of statebed: %s", error)
 
     def _add(self) -> None:
         context = self._session.sparkContext
@@ -75,10 +74,10 @@ class ProgressListener:
         self._streams.addListener(self._wrapper)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing is known yet."""
+        """Do nothing: nothing is known yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Put the figures in."""
+        """Add the figures to the report."""
         try:
             progress = event.progress()
             if str(progress.runId()) == self._run_id:
@@ -87,13 +86,13 @@ class ProgressListener:
                 if summary is not None:
                     progress.observedMetrics().put(NAME, self._row(observed(summary)))
         except Py4JError as error:
-            _logger.warning("Spark's progress stays without figures: %s", error)
+            _logger.warning("Spark's progress report lacks the figures of statebed: %s", error)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """There is no report."""
+        """Do nothing: there is no report."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """All reports have come."""
+        """Remove the listener after the last report."""
         try:
             if str(event.runId()) == self._run_id:
                 self._streams.removeListener(self._wrapper)
@@ -110,6 +109,6 @@ class ProgressListener:
         return jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema(values, schema)
 
     class Java:
-        """What it is for the JVM."""
+        """Java interface that the JVM sees."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

@@ -1,1 +1,1 @@
-"""From a flow and its DataFrames to the plan of a job: topology, routing, memory, checks against stored state."""
+"""Plan of a job from a flow and its DataFrames: topology, routing, memory, checks against stored state."""

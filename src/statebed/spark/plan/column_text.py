@@ -1,8 +1,8 @@
-"""A Column of Spark's as SQL text of our expressions, for streams behind an operator.
+"""Conversion of a Spark Column to SQL text of statebed's expressions, for streams after an operator.
 
-The text is written from the tree that a Column holds (`ColumnNode`, the same in Spark 4.1, 4.2 and 4.3), not taken from
-Spark's own rendering, which writes operators as functions and literals without their types. Where that rendering is
-valid, the text is the same: definitions of operators store it.
+The text is built from the tree of a Column (`ColumnNode`, the same in Spark 4.1, 4.2 and 4.3), not from Spark's own
+rendering, which writes operators as functions and literals without their types. Where that rendering is valid, the text
+is the same, because definitions of operators store it.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ from statebed.flow.keys import quoted
 
 _INFIX = frozenset({"+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "||", "div"})
 _CHAINED = frozenset({"+", "-", "*", "/", "%", "and", "or", "||"})
-"""Operators that associate to the left: a chain of them needs no parentheses."""
+"""Left-associative operators, a chain of which needs no parentheses."""
 _RENAMED = {"==": "=", "!": "not", "u-": "negative"}
 _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNIX_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -28,7 +28,7 @@ _FIX = "write it as SQL text with functions of docs/reference/expressions.md, or
 
 
 def column_text(column: Any, *, where: str) -> str:
-    """Return the SQL text of a Column; what our expressions cannot say is refused by its name."""
+    """Return the SQL text of a Column. Raise InputError for what statebed's expressions do not support."""
     node = column._jc.node()  # noqa: SLF001 - there is no public way to a Column's tree
     return _Writer(where).whole(node)
 
@@ -52,7 +52,7 @@ class _Writer:
         return text if operator is None else f"({text})"
 
     def _part(self, node: Any) -> tuple[str, str | None]:  # noqa: PLR0911 - one for each kind of node
-        """Return the text of a part, and the operator it consists of that may need parentheses."""
+        """Return the text of a part, and its top-level operator if that may need parentheses."""
         match _kind(node):
             case "UnresolvedFunction":
                 return self._function(str(node.functionName()), list(_elements(node.arguments())))
@@ -125,7 +125,7 @@ class _Writer:
             case bool():
                 return "true" if value else "false"
             case int():
-                return shown  # with the suffix of its type, which Python does not know
+                return shown  # with the suffix of its type, which Python does not have
             case float():
                 return f"{value!r}D" if math.isfinite(value) else f"cast('{value}' as double)"
             case Decimal():
@@ -160,7 +160,7 @@ class _Writer:
         raise self._refused(f"a literal of the type {name}")
 
     def _refused(self, what: str) -> InputError:
-        return InputError(f"{what} cannot be used in a Column behind an operator", where=self._where, fix=_FIX)
+        return InputError(f"{what} cannot be used in a Column after an operator", where=self._where, fix=_FIX)
 
 
 _DESCRIBED = {

@@ -1,7 +1,7 @@
-"""Expressions before the first operator: Spark analyses and computes them, so any function of Spark's can be used.
+"""Expressions before the first operator. Spark analyses and computes them, so any function of Spark can be used.
 
-Where our own expressions can say the same, they are bound beside it: a job then runs in `statebed.testing` without
-Spark, too.
+If statebed's own expressions support the same, they are bound as well, so that the job also runs in `statebed.testing`
+without Spark.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _BINARY_COLLATION = StringType().collation
 
 @dataclass(frozen=True, eq=False)
 class FrameExpression:
-    """A value of each row of a DataFrame."""
+    """A value computed from each row of a DataFrame."""
 
     column: Column
     name: str
@@ -47,15 +47,15 @@ class FrameExpression:
     text: str
     where: str
     own: BoundExpression | None
-    """The same in our own expressions, where they can say it."""
+    """Equivalent in statebed's own expressions, or None if they do not support it."""
 
     @property
     def plain_column(self) -> str | None:
-        """The column that it is, unchanged; None if it computes something."""
+        """Name of the column if it is one unchanged, or None if it is computed."""
         return None if self.own is None else self.own.plain_column
 
     def evaluate(self, batch: pa.Table) -> pa.Array:
-        """Compute its values without Spark, for tests."""
+        """Compute the values without Spark, for tests."""
         if self.own is None:
             raise InputError(
                 f"only Spark can compute {self.text!r}",
@@ -66,12 +66,12 @@ class FrameExpression:
 
 
 def frame_expression(df: DataFrame, value: Any, columns: pa.Schema, *, where: str) -> FrameExpression:
-    """A column by name, else SQL text, else a Column, analysed by Spark at once."""
+    """Build an expression from a column name, else SQL text, else a Column; Spark analyses it at once."""
     column = as_column(df, value, where=where)
     fields = analysed(df, [column], where=where).schema.fields
     if len(fields) != 1:
         raise InputError(
-            f"{value!r} makes {len(fields)} columns",
+            f"{value!r} must be one column, but makes {len(fields)}",
             where=where,
             fix="use transform(lambda df: df.select(...)) before the first operator",
         )
@@ -91,7 +91,7 @@ def _shown(column: Any) -> str:
 
 
 def _own(value: Any, columns: pa.Schema, kind: pa.DataType, *, where: str) -> BoundExpression | None:
-    """Return the same in our own expressions, if they can say it."""
+    """Return the equivalent in statebed's own expressions, or None."""
     try:
         bound = bind(value if isinstance(value, str) else column_text(value, where=where), columns)
     except StatebedError:
@@ -100,7 +100,7 @@ def _own(value: Any, columns: pa.Schema, kind: pa.DataType, *, where: str) -> Bo
 
 
 def column_of(value: Value) -> Column:
-    """What an operator reads, as a column of the frame."""
+    """Return the input of an operator as a column of the frame."""
     if isinstance(value, FrameExpression):
         return value.column
     if isinstance(value, EventTimeValue):
@@ -114,7 +114,7 @@ def column_of(value: Value) -> Column:
 
 
 def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:
-    """`df.select(columns)`, with Spark's complaint turned into one that says where."""
+    """Return `df.select(columns)`; convert Spark's errors to an InputError with the location."""
     try:
         return df.select(*columns)
     except PySparkException as error:
@@ -122,19 +122,19 @@ def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:
 
 
 def input_error(error: PySparkException, df: DataFrame, *, where: str) -> InputError:
-    """What Spark found wrong, with the columns that there are."""
+    """Convert an error of Spark, listing the available columns."""
     text = str(error).splitlines()[0]
     there = ", ".join(name for name in df.columns if not name.startswith("_"))
-    return InputError(text, where=where, fix=f"columns there are: {there}")
+    return InputError(text, where=where, fix=f"available columns: {there}")
 
 
 def as_column(df: DataFrame, value: Any, *, where: str) -> Column:
-    """A column by name, else SQL text, else as it is."""
+    """Return a column by name, else from SQL text, else unchanged."""
     if isinstance(value, Column):
         return value
     if not isinstance(value, str):
         raise InputError(
-            f"{value!r} is neither a column name, nor SQL text, nor a Column",
+            f"expected a column name, SQL text or a Column, got {value!r}",
             where=where,
             fix="write 'fare' or F.col('fare')",
         )
@@ -145,19 +145,19 @@ def as_column(df: DataFrame, value: Any, *, where: str) -> Column:
 
 
 def named_column(name: str) -> Column:
-    """The column of exactly this name, whatever characters are in it."""
+    """Return the column with exactly this name, whatever characters it contains."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
 def arrow_field(field: StructField, *, where: str) -> pa.Field:
-    """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
+    """Return the Arrow field that a subtask sees; instants are UTC regardless of the session's time zone."""
     if isinstance(field.dataType, TimestampType):
         return pa.field(field.name, TIMESTAMP)
     try:
         kind = arrow_type(field.dataType)
     except Exception as error:
         raise InputError(
-            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",
+            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow does not support",
             where=where,
             fix="cast it to a number, string, date or timestamp, or drop it before job.source",
         ) from error
@@ -165,25 +165,25 @@ def arrow_field(field: StructField, *, where: str) -> pa.Field:
 
 
 def check_key(key: FrameExpression, *, where: str) -> None:
-    """Refuse a key whose equal values have different bytes, and one that Spark itself does not compare."""
+    """Raise InputError for a key whose equal values have different bytes, or that Spark does not compare."""
     parts = list(_parts(key.spark_type))
     kind = key.spark_type.simpleString()
     if any(isinstance(part, StringType) and part.collation != _BINARY_COLLATION for part in parts):
         raise InputError(
-            f"the key {key.name!r} has the type {kind}: keys are grouped by their bytes",
+            f"the key {key.name!r} has the type {kind}, but keys are grouped by their bytes",
             where=where,
             fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
         )
     if any(isinstance(part, VariantType | SpatialType) for part in parts):
         raise InputError(
-            f"the key {key.name!r} has the type {kind}, and its values have no equality",
+            f"the key {key.name!r} has the type {kind}, whose values cannot be compared",
             where=where,
             fix="group by a part of it, for example variant_get(key, '$.id', 'bigint')",
         )
 
 
 def _parts(kind: DataType) -> Iterator[DataType]:
-    """The type, and those of its fields or items at any depth."""
+    """Yield the type, and those of its fields or items at any depth."""
     yield kind
     children: list[DataType] = []
     if isinstance(kind, ArrayType):

@@ -1,8 +1,9 @@
-"""`memory=` of a host: how it is divided, and what a task is told of its part.
+"""Division of `memory=` of a host, and the share of a task.
 
-The driver computes it once, from what Spark says of its executors: a share is left to the cache that all tasks of a
-host map, the rest is divided by the tasks that may run there at the same time. A task gets plain numbers. Executors on
-one host are added up, and the host with the most task slots counts for all, so that no host takes more than it may.
+The driver computes it once from Spark's list of executors: a share is for the cache that all tasks of a host map, the
+rest is divided by the number of tasks that may run there at the same time. A task gets plain numbers. Executors on one
+host are added up, and the host with the most task slots determines the division, so that no host uses more than its
+limit.
 """
 
 import os
@@ -23,7 +24,7 @@ from statebed.state.memory.budget import MOST, SHARE, guarantees_of
 from statebed.state.memory.controller import MemoryController
 
 LEAST_PER_TASK = 16 << 20
-"""With less a task would do little but move state to disk and back."""
+"""Minimum memory of a task; with less it would mostly move state to disk and back."""
 _DEFAULT_PER_SLOT = 512 << 20
 _PART_OF_DISK = 4
 _IN_MEMORY = {"tmpfs", "ramfs"}
@@ -32,17 +33,17 @@ _FOLDER = "host-cache"
 
 @dataclass(frozen=True)
 class HostBudget:
-    """The memory of one host for the state of one job."""
+    """Memory of one host for the state of one job."""
 
     memory_bytes: int
     slots: int
     cache_bytes: int
-    """What the host's cache may keep in memory."""
+    """Maximum memory of the host's cache."""
     per_task_bytes: int
-    """The budget of each task's state."""
+    """Memory budget of each task's state."""
 
     def described(self) -> str:
-        """For `explain()`."""
+        """Description for `explain()`."""
         slots = "the only task slot" if self.slots == 1 else f"each of {self.slots} task slots"
         return (
             f"{show_size(self.memory_bytes)} per host: {show_size(self.cache_bytes)} for the host's cache, "
@@ -51,7 +52,7 @@ class HostBudget:
 
 
 def host_budget(memory_bytes: int, slots: int, *, cache_share: float = 0.5) -> HostBudget:
-    """Divide the memory of a host; refuses what leaves a task too little.
+    """Divide the memory of a host. Raise InputError if a task would get too little.
 
     >>> host_budget(2 << 30, 2).per_task_bytes >> 20
     512
@@ -62,42 +63,42 @@ def host_budget(memory_bytes: int, slots: int, *, cache_share: float = 0.5) -> H
         least = -(-LEAST_PER_TASK * slots // (1 - cache_share) // (1 << 20))
         raise InputError(
             f"memory={show_size(memory_bytes)} leaves {show_size(budget.per_task_bytes)} for each of {slots} task "
-            f"slots of a host; the least is {show_size(LEAST_PER_TASK)}",
+            f"slots of a host; the minimum is {show_size(LEAST_PER_TASK)}",
             where="memory",
-            fix=f"give memory='{int(least)}m' or more, fewer task slots per host, or a smaller cache_share",
+            fix=f"set memory='{int(least)}m' or more, fewer task slots per host, or a smaller cache_share",
         )
     return budget
 
 
 def host_memory(wanted: int | None, *, available: int, slots: int) -> int:
-    """The memory of a host that counts: what was asked for, if a host has it, else a part of what it has."""
+    """Return the memory of a host to use: the requested amount if a host has it, else a part of what it has."""
     if wanted is None:
         return min(available // SHARE, max(MOST, _DEFAULT_PER_SLOT * slots))
     if wanted > available:
         raise InputError(
             f"memory={show_size(wanted)} is more than a host has: {show_size(available)}",
             where="memory",
-            fix=f"give half of that at most, for example memory='{available // 4 >> 20}m', or leave it out",
+            fix=f"set at most half of that, for example memory='{available // 4 >> 20}m', or leave it out",
         )
     return wanted
 
 
 def check_shares(settings: Settings, operators: Iterable[Operator], *, where: str) -> None:
-    """Refuse a share of an operator or table that the job does not have."""
+    """Raise InputError for a share of an operator or table that the job does not have."""
     tables = {one.operator_id: tuple(one.tables) for one in operators}
     known = sorted({*tables, *(f"{name}.{table}" for name, some in tables.items() for table in some)})
     for name in settings.memory_shares or {}:
         if name not in known:
             raise InputError(
-                f"memory_shares names {name!r}, which is no operator or table of the job",
+                f"memory_shares names {name!r}, which is not an operator or table of the job",
                 where=f"{where}, {settings.place_of('memory_shares').text}",
-                fix=f"name one of {', '.join(known)}",
+                fix=f"use one of {', '.join(known)}",
             )
 
 
 @dataclass(frozen=True)
 class Executor:
-    """What Spark says of one executor."""
+    """An executor as reported by Spark."""
 
     executor_id: str
     host: str
@@ -105,7 +106,9 @@ class Executor:
 
 
 def host_slots(executors: Iterable[Executor], conf: Mapping[str, str]) -> int:
-    """Tasks that may run on one host at a time: of the host with the most. Without executors yet: those of one."""
+    """Return the number of tasks that may run at the same time on the host with the most slots, or of one executor if
+    there are none yet.
+    """
     slots: Counter[str] = Counter()
     for executor in executors:
         slots[executor.host] += executor.slots
@@ -116,7 +119,7 @@ def host_slots(executors: Iterable[Executor], conf: Mapping[str, str]) -> int:
 
 
 def executors_of(session: SparkSession) -> list[Executor]:
-    """The executors that run tasks now; of a local Spark that is the driver."""
+    """Return the executors that run tasks now; for local Spark, the driver."""
     listed = session.sparkContext._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - the JVM's own
     summaries = [listed.apply(number) for number in range(listed.size())]
     return [
@@ -136,14 +139,14 @@ def _number(conf: Mapping[str, str], key: str) -> int:
 
 @dataclass(frozen=True)
 class TaskShare:
-    """What one task may use of its host: plain values, shipped with the task."""
+    """Share of a task in its host: plain values, shipped with the task."""
 
     memory_bytes: int
     cache_bytes: int
     cache_limit: int
     cache_folder: str | None
     cache_folder_is_firm: bool
-    """Given by keyword or in Spark's configuration, so that it goes before the environment of the host."""
+    """Whether it was set by keyword or in Spark's configuration, which take precedence over the host's environment."""
     memory_shares: tuple[tuple[str, float], ...] = ()
     """Parts of `memory_bytes` by operator or table."""
 
@@ -160,24 +163,26 @@ class TaskShare:
         )
 
     def memory_controller(self) -> MemoryController:
-        """The budget of a task's process, with what each operator or table is guaranteed of it."""
+        """Create the memory budget of a task's process, with the shares guaranteed to operators and tables."""
         guarantees = guarantees_of(dict(self.memory_shares), self.memory_bytes)
         return MemoryController(self.memory_bytes, guarantees=guarantees)
 
     def open_cache(self) -> HostCache:
-        """The cache of the host that asks."""
+        """Open the cache of this host."""
         folder = cache_path(self.cache_folder, firm=self.cache_folder_is_firm)
         return HostCache(folder, self.cache_limit_at(folder))
 
     def cache_limit_at(self, folder: Path, mounts: Path = Path("/proc/mounts")) -> int:
-        """Most bytes of the cache in `folder`: of a disk a part, of memory the share that `memory=` leaves to it."""
+        """Return the size limit of the cache in `folder`: a part of the disk, or in memory the share of `memory=` for
+        the cache.
+        """
         if in_memory(folder, mounts):
             return min(self.cache_limit, self.cache_bytes)
         return min(self.cache_limit, shutil.disk_usage(_nearest(folder)).total // _PART_OF_DISK)
 
 
 def cache_path(folder: str | None, *, firm: bool, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the cache on the host that asks: disks differ, so the host's own environment counts."""
+    """Return the folder of the cache on this host. Disks differ, so the host's own environment is used."""
     own = environ.get(variable_of("cache_folder"), "").strip()
     given = folder if firm or not own else own
     if given is not None:
@@ -186,18 +191,18 @@ def cache_path(folder: str | None, *, firm: bool, environ: Mapping[str, str] = o
     usual = (Path(home) if home else Path.home() / ".cache") / "statebed"
     there = _nearest(usual)
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        # On many clusters the user of the executors has no home.
+        # On many clusters the user of the executors has no home folder.
         usual = Path(tempfile.gettempdir(), f"statebed-{os.getuid()}")
     return usual / _FOLDER
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there."""
+    """Return the folder itself, or its nearest parent that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def in_memory(folder: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Whether a folder lies in memory, such as /dev/shm; unknown counts as disk."""
+    """Return whether a folder is in memory, such as /dev/shm; unknown counts as disk."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A job as it will run: everything checked, nothing written yet."""
+"""A job as it will run: fully checked, nothing written yet."""
 
 import warnings
 from collections.abc import Mapping
@@ -29,23 +29,23 @@ class JobPlan:
     job_id: str
     state_url: str
     local_state: Path | None
-    """The state's folder when it is on this machine."""
+    """Folder of the state if it is on this machine."""
     parallelism: int
     session: SparkSession
     graph: Graph
     topology: Topology
     prepared: DataFrame
-    """The streaming DataFrame that the first level is fed from."""
+    """Streaming DataFrame that feeds the first level."""
     layouts: Mapping[int, Layout]
     spark_sources: tuple[str, ...]
-    """The job's sources in the order in which Spark's query reads them."""
+    """Sources of the job in the order in which Spark's query reads them."""
     sinks: tuple[Sink, ...]
     settings: Settings
     budget: HostBudget
     removed: RemovedStatePolicy = RemovedStatePolicy.REFUSE
-    """What becomes of the state of operators that the job no longer has."""
+    """Choice for the state of operators that the job no longer has."""
     sink_starts: Mapping[str, SinkStart] = field(default_factory=dict)
-    """What to do with sinks that lack epochs which are gone, by name."""
+    """Choice for sinks that lack epochs which are no longer retained, by name."""
     abandoned_sinks: tuple[str, ...] = ()
     """Sinks that the job no longer has, whose unpublished epochs are given up."""
 
@@ -61,17 +61,17 @@ class JobPlan:
 
     @property
     def share(self) -> TaskShare:
-        """What a task may use of its host."""
+        """Share of a task in its host."""
         return TaskShare.of(self.budget, self.settings)
 
     @property
     def operators(self) -> dict[str, Operator]:
-        """By name, in an order in which rows can go through them."""
+        """Operators by name, in topological order."""
         return {place.operator.operator_id: place.operator for place in self.topology.places}
 
     @property
     def sink_entries(self) -> list[pb.SinkEntry]:
-        """What each sink is to get of an epoch, for its record."""
+        """Build the sink entries of an epoch's record."""
         streams = self.topology.sinks
         return [
             pb.SinkEntry(
@@ -83,20 +83,20 @@ class JobPlan:
         ]
 
     def warn_of_unbounded_state(self) -> None:
-        """State that grows with the number of keys, and never forgets one, is a decision that should be made."""
+        """Warn of state that grows with the number of keys and never expires; that should be a conscious decision."""
         for operator in self.operators.values():
             tables = unbounded_tables(operator)
             if tables:
                 warnings.warn(
-                    f"{operator_label(operator)} remembers every key for ever (table {', '.join(tables)}): "
-                    "give it a ttl=, or make sure that there is a bounded number of keys",
+                    f"{operator_label(operator)} keeps every key forever (table {', '.join(tables)}): "
+                    "set ttl=, or make sure that the number of keys is bounded",
                     UnboundedStateWarning,
                     stacklevel=3,
                 )
 
 
 def unbounded_tables(operator: Operator) -> list[str]:
-    """Tables that keep a row of each key until somebody removes it."""
+    """Return the tables that keep a row of each key until it is removed explicitly."""
     if isinstance(operator, SessionAggregate):
         return []
     return [

@@ -1,7 +1,7 @@
 """Rows on their way to a subtask: pieces of Arrow IPC in rows of three columns.
 
-The columns are who owns a piece, its branch, and its bytes; numbers below zero stand for what is no piece. Spark moves
-few large values then instead of many small rows, and converts none of them.
+The columns are the owner of a piece, its branch, and its bytes; negative branch numbers mark rows that are not pieces.
+Spark then moves few large values instead of many small rows, and converts none of them.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ SUBTASK = "_subtask"
 BRANCH = "_branch"
 PAYLOAD = "_payload"
 HEARTBEAT = -1
-"""A row of nobody's, so that every subtask has one."""
+"""Marker of a heartbeat row, which guarantees that every subtask runs."""
 REPORT = -2
 SEEN = -3
-"""The greatest event times of sources."""
+"""Marker of a row with the maximum event times of sources."""
 FAILED = -4
 PIECES_SCHEMA = f"{SUBTASK} int, {BRANCH} int, {PAYLOAD} binary"
 _PIECES = pa.schema([(SUBTASK, pa.int32()), (BRANCH, pa.int32()), (PAYLOAD, pa.binary())])
 PIECE_ROWS = 1 << 16
 PIECE_BYTES = 8 << 20
-"""A piece must fit a value of Spark's, and a few of them its memory."""
+"""Maximum size of a piece: it must fit a value of Spark, and several must fit its memory."""
 
 
 def routed(rows: pa.Table, branch: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces, each for the subtask that owns their key hashes."""
+    """Yield the rows in pieces, each for the subtask that owns their key hashes."""
     if not rows.num_rows:
         return
     if parallelism == 1:
@@ -46,7 +46,7 @@ def routed(rows: pa.Table, branch: int, parallelism: int) -> Iterator[pa.RecordB
 
 
 def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of bounded size, all for one subtask."""
+    """Yield the rows in pieces of bounded size, all for one subtask."""
     if not rows.num_rows:
         return
     width = max(rows.nbytes // rows.num_rows, 1)
@@ -59,7 +59,7 @@ def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[pa.RecordBatch]:
 
 
 def piece(index: int, branch: int, payload: "bytes | pa.Buffer") -> pa.RecordBatch:
-    """One row."""
+    """Build one row."""
     offsets = np.array([0, len(payload)], dtype=np.int32)
     data = payload if isinstance(payload, pa.Buffer) else pa.py_buffer(payload)
     values = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), data])
@@ -68,5 +68,5 @@ def piece(index: int, branch: int, payload: "bytes | pa.Buffer") -> pa.RecordBat
 
 
 def rows_in(payload: pa.Scalar) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece."""
+    """Yield the rows of a piece."""
     yield from pa.ipc.open_stream(payload.as_buffer())

@@ -1,8 +1,8 @@
-"""Results of a job's state for a sink that is written anew.
+"""Rebuilds the results of a job from its state, for a sink that is rewritten.
 
-Possible where the state of one operator holds every result that stands: an updating aggregate, top-n or deduplication
-without time to live. The rows go through the same steps as those of epochs. They are read and written piece by piece,
-to files in a temporary folder, which is removed in the end.
+This is possible if the state of one operator contains all current results: an updating aggregate, top-n or
+deduplication without time to live. The rows go through the same steps as those of epochs. They are read and written in
+batches, to files in a temporary folder, which is removed at the end.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from statebed.subtasks.outbox import encode_outbox
 
 
 def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[str, Rebuild | str]:
-    """Map each sink to what computes its results from state, or to why that cannot be done.
+    """Map each sink to the function that computes its results from state, or to the reason why that is impossible.
 
     `store` is the job's folder.
     """

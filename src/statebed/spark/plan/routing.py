@@ -1,7 +1,7 @@
-"""Where Spark reads rows, they are cut into pieces for the subtasks that own them.
+"""Splits rows, where Spark reads them, into pieces for the subtasks that own them.
 
-Keys are hashed by numpy and rows put together by owner before anything is shuffled: measured, that takes a third less
-than a shuffle of the rows themselves. It notes how far the sources have come in event time.
+Keys are hashed with numpy and rows are grouped by owner before the shuffle, which was measured to take a third less
+time than a shuffle of the rows themselves. The maximum event times of the sources are collected on the way.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,23 +24,23 @@ from statebed.state.memory.pages import give_back_pages
 SOURCE = "_source"
 ROWS_AT_ONCE = 1 << 17
 BYTES_AT_ONCE = 16 << 20
-"""Rows that are gathered before they are cut: small pieces cost more, and large ones memory."""
+"""Bytes of rows collected before they are split: small pieces cost time, large ones memory."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a branch's rows lie in Spark's: the columns of its operator's input, in this order."""
+    """Position of a branch's rows in Spark's rows: the columns of its operator's input, in this order."""
 
     input: Input
     columns: tuple[str, ...]
     sources: tuple[str, ...]
     latest: str = TIME
-    """The column with the greatest event time that a row stands for."""
+    """Column with the maximum event time that a row represents."""
     time: str = TIME
-    """The column with the time that the operator takes rows by."""
+    """Column with the time by which the operator processes rows."""
 
     def rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        """Rows of this branch as its operator takes them."""
+        """Return the rows of this branch in the form of its operator's input."""
         table, schema = pa.Table.from_batches(batches), self.input.schema
         slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: self.time}
         given = {
@@ -53,19 +53,19 @@ class Layout:
 
 
 def column_as(given: pa.Array, kind: pa.DataType) -> pa.Array:
-    """As the operator takes it: of sketches the registers, which another attempt gives again, bit for bit."""
+    """Convert a column to the operator's type; sketches to registers, which are bit-identical in every attempt."""
     sketches = kind == CODES and not pa.types.is_list(given.type)
     return registers_of(given) if sketches else given.cast(kind)
 
 
 @dataclass
 class Seen:
-    """The greatest event time of each source."""
+    """Maximum event time of each source."""
 
     latest: dict[str, int] = field(default_factory=dict)
 
     def see(self, rows: pa.RecordBatch, layout: Layout, sources: Sequence[str]) -> None:
-        """Look at rows; `sources` by their positions in frames of several."""
+        """Add the times of rows; `sources` are listed by their positions in frames of several."""
         times, timed = int64_values(rows.column(layout.latest)), validity(rows.column(layout.latest))
         if len(layout.sources) == 1:
             self._add(layout.sources[0], times[timed])
@@ -75,7 +75,7 @@ class Seen:
             self._add(source, times[timed][origins == position])
 
     def pieces(self) -> Iterator[pa.RecordBatch]:
-        """For the driver."""
+        """Yield the row that reports the times to the driver."""
         if self.latest:
             yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(self.latest.items()))))
 
@@ -86,14 +86,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class RouteFunction:
-    """For mapInArrow, on the rows of a batch."""
+    """Function for mapInArrow that routes the rows of a batch."""
 
     layouts: Mapping[int, Layout]
     sources: tuple[str, ...]
-    """By their positions in frames of several."""
+    """Sources by their positions in frames of several."""
     parallelism: int
     in_order: bool = False
-    """Whether rows get an order of their own, because the next attempt may find them in another."""
+    """Whether rows are sorted, because the next attempt may read them in another order."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = Seen()
@@ -129,16 +129,16 @@ class RouteFunction:
 
 @dataclass(frozen=True)
 class PlacedGroups:
-    """How the first level takes groups that the JVM made and placed, instead of pieces."""
+    """How the first level reads groups that the JVM computed and placed, instead of pieces."""
 
     layout: Layout
     sources: tuple[str, ...]
-    """As of RouteFunction."""
+    """Sources as in RouteFunction."""
     present: str
-    """A column that is null in heartbeats alone."""
+    """Column that is null only in heartbeats."""
 
     def take(self, batches: Iterable[pa.RecordBatch], seen: Seen) -> pa.Table:
-        """All groups, in an order of their own."""
+        """Return all groups in a total order."""
         found = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
         for batch in found:
             seen.see(batch, self.layout, self.sources)

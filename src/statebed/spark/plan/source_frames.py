@@ -1,9 +1,9 @@
-"""From the user's streaming DataFrames to the rows that are routed to the first level of operators.
+"""Converts the user's streaming DataFrames to the rows that are routed to the first level of operators.
 
-Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
-down. A *branch* is the way of rows of a frame to one input of one operator; all branches of a job are one DataFrame,
-so that one pass feeds all operators: a row has its event time, where there are several branches the number of its own,
-and its columns lie in *slots* that branches share by type.
+Everything that Spark can compute is added to the streaming DataFrame before foreachBatch, where it is still pushed
+down. A *branch* is the path of rows from a frame to one input of one operator. All branches of a job form one
+DataFrame, so that one pass feeds all operators: a row has its event time, the number of its branch if there are
+several, and its columns in *slots* that branches share by type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,19 +29,19 @@ from statebed.spark.plan.topology import Branch
 
 _WATERMARK_KEY = "spark.watermarkDelayMs"
 HIDDEN = (TIME, SOURCE)
-"""Columns of a frame beside the user's: the event time, and the position of the source."""
+"""Columns of a frame besides the user's: the event time, and the position of the source."""
 
 
 @dataclass(frozen=True)
 class EventTimeColumn:
-    """The event-time column of a DataFrame and how late its rows may be."""
+    """Event-time column of a DataFrame and its watermark delay."""
 
     column: str
     delay_us: int
 
 
 def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
-    """The column that withWatermark marked; the mark travels with the column through select and rename."""
+    """Return the column marked by withWatermark, or None; the mark is kept through select and rename."""
     marked = [field for field in df.schema.fields if _WATERMARK_KEY in (field.metadata or {})]
     if not marked:
         return None
@@ -54,7 +54,7 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
         )
     if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
         raise InputError(
-            f"two columns are called {field.name!r} (upper and lower case are not told apart)",
+            f"two columns are called {field.name!r} (names are not case-sensitive)",
             where=where,
             fix="rename or drop the one that is not the event time",
         )
@@ -62,18 +62,18 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
 
 
 def source_frame(df: DataFrame, event_time: EventTimeColumn | None, *, position: int) -> DataFrame:
-    """The user's columns, and the hidden ones."""
+    """Return the user's columns and the hidden ones."""
     time = F.lit(None).cast("timestamp") if event_time is None else named_column(event_time.column)
     return df.select("*", time.alias(TIME), F.lit(position).alias(SOURCE))
 
 
 def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> DataFrame:
-    """With the watermark that the source was given."""
+    """Return the DataFrame with the watermark given for the source."""
     if watermark is None:
         return df
     if most_watermarks(df):
         raise InputError(
-            "the DataFrame has a watermark already", where=where, fix="leave watermark= out, or withWatermark"
+            "the DataFrame already has a watermark", where=where, fix="leave out watermark= or withWatermark"
         )
     column, delay_us = watermark
     if delay_us < 0 or delay_us % 1_000:
@@ -90,12 +90,12 @@ def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> D
 
 @dataclass(frozen=True)
 class SourceFrame:
-    """The one streaming DataFrame of a job, and how subtasks read its rows."""
+    """The streaming DataFrame of a job, and how subtasks read its rows."""
 
     df: DataFrame
     layouts: Mapping[int, Layout]
     sources: tuple[str, ...]
-    """Of each offset of Spark's query its name, in their order."""
+    """Name of each offset of Spark's query, in order."""
 
 
 def feeding(
@@ -105,9 +105,9 @@ def feeding(
     leaves: Mapping[Edge, Sequence[str]],
     where: str,
 ) -> SourceFrame:
-    """All branches as one DataFrame; those that share a frame in one pass over it.
+    """Combine all branches into one DataFrame; those that share a frame in one pass over it.
 
-    `leaves` are for each frame the sources of the streams that it reads: a DataFrame may be a union of several.
+    `leaves` lists, for each frame, the sources of the streams that it reads: a DataFrame may be a union of several.
     """
     columns = {
         branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, {operator_label(branch.operator)}")
@@ -145,7 +145,7 @@ def _layout(branch: Branch, slots: Sequence[str]) -> Layout:
 
 
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
-    """Return the columns that an input takes and their types; last the time of its rows, if not their event time."""
+    """Return the columns of an input and their types; the last is the time of its rows if not their event time."""
     columns = _feed_columns(feed)
     found = analysed(frame, columns, where=where)
     check_steps(frame, found, where=where)
@@ -159,7 +159,7 @@ def _feed_columns(feed: Feed) -> list[Column]:
 
 
 class _Slots:
-    """Columns that branches share: as many of a type as the branch that needs most."""
+    """Columns that branches share: for each type, as many as the branch with the most needs."""
 
     def __init__(self) -> None:
         self._kinds: list[DataType] = []

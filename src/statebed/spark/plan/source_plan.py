@@ -1,4 +1,4 @@
-"""What the plan of a streaming DataFrame contains, and must not contain, read from Spark's analysed plan."""
+"""Checks of a streaming DataFrame, based on Spark's analysed plan."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,28 +45,29 @@ _IN_PLACE = frozenset(
 
 
 def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
-    """Refuse stateful steps of Spark's own, whose state no record holds, and rows that differ when read again.
+    """Raise InputError for stateful steps of Spark, whose state is not part of records, and for rows that differ when
+    read again.
 
-    `columns` is `df` with the keys and the inputs of the aggregates, which may not make more rows of one.
+    `columns` is `df` with the keys and the inputs of the aggregates, which must not produce several rows from one.
     """
     plan = _analysed(columns)
     if _generators(plan) > _generators(_analysed(df)):
         raise InputError(
-            "a key or an input of an aggregate makes several rows of one (such as explode)",
+            "a key or an input of an aggregate produces several rows from one (such as explode)",
             where=where,
-            fix="make the rows before: select(..., 'explode(items) as item'), then group by or sum 'item'",
+            fix="produce the rows first: select(..., 'explode(items) as item'), then group by or sum 'item'",
         )
     for node in _nodes(plan):
         name = str(node.nodeName())
         if node.isStreaming() and (name in _STATEFUL or (name == "Join" and _joins_streams(node))):
             raise InputError(
-                f"the DataFrame has a stateful step of Spark's own ({name}), whose state no record holds",
+                f"the DataFrame has a stateful step of Spark ({name}), whose state is not part of checkpoints",
                 where=where,
-                fix="do this step with statebed's operators, or before the source in a query of its own",
+                fix="use statebed's operators for this step, or run it before the source in a separate query",
             )
         if name == "Sample" or not node.deterministic():
             raise InputError(
-                f"the step {name} gives other rows when computed again (rand, uuid, a nondeterministic function)",
+                f"the step {name} returns different rows when computed again (rand, uuid, a nondeterministic function)",
                 where=where,
                 fix="derive the value from the row, for example with xxhash64, or add it before the source",
             )
@@ -74,9 +75,9 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
 
 
 def streams_of(df: DataFrame) -> list[int]:
-    """The streams that a DataFrame reads, as numbers, once for each time that it reads them.
+    """Return the streams that a DataFrame reads, as numbers, once for each time that it reads them.
 
-    In the order of Spark's query, which has an offset for each entry here, and a source for each number.
+    The order is that of Spark's query, which has an offset for each entry and a source for each number.
     """
     leaves = [node for node in _nodes(_analysed(df)) if node.isStreaming() and not _children(node)]
     found: list[Any] = []
@@ -90,7 +91,7 @@ def streams_of(df: DataFrame) -> list[int]:
 
 
 def most_watermarks(df: DataFrame) -> int:
-    """How many watermarks one after the other a row passes at most; Spark takes one."""
+    """Return the maximum number of watermarks that a row passes; Spark accepts one."""
 
     def passed(node: Any) -> int:
         own = str(node.nodeName()) == "EventTimeWatermark"
@@ -100,12 +101,12 @@ def most_watermarks(df: DataFrame) -> int:
 
 
 def stays_in_place(df: DataFrame) -> bool:
-    """Whether no step moves rows from task to task; one that is not known might."""
+    """Return whether no step moves rows between tasks; an unknown step might."""
     return all(str(node.nodeName()) in _IN_PLACE for node in _nodes(_analysed(df)))
 
 
 def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
-    """What Spark itself would refuse, but only once the query starts and a run is open."""
+    """Raise the errors that Spark itself would only raise once the query starts and a run is open."""
     spark = df.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001 - no public way
     try:
         spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, spark.streaming.OutputMode.Append())

@@ -1,8 +1,8 @@
-"""Does the state of a record fit the job that goes on from it? Decided before a run opens, and every time.
+"""Checks, before a run opens, whether the state of a record matches the job that continues from it.
 
-Operators are matched by their names. One that is new begins with no state. One that is gone stops the start, until
-somebody says whether its state is to be kept or dropped: it may have been renamed. One that changed goes on where its
-state means the same, or can be read in the new form; else it is refused, with the difference.
+Operators are matched by name. A new one starts without state. If one is gone, the start is refused until the user
+chooses whether its state is kept or dropped, because it may have been renamed. A changed one continues if its state
+means the same or can be read in the new form; otherwise it is refused with the difference.
 """
 
 import enum
@@ -24,18 +24,18 @@ from statebed.storage import ObjectStore
 
 _BOUNDS = ("lower_us", "upper_us")
 _SHOWN = 200
-"""Characters of a part of a definition that an error shows."""
+"""Maximum number of characters of a part of a definition in an error."""
 
 
 class RemovedStatePolicy(enum.Enum):
-    """What becomes of the state of operators that a job no longer has."""
+    """Choice for the state of operators that a job no longer has."""
 
     REFUSE = "refuse"
-    """The job does not start."""
+    """Refuse to start the job."""
     KEEP = "keep"
-    """It stays in every record as it was, and is taken up again when the operator returns."""
+    """Keep it in every record unchanged, and use it again if the operator returns."""
     DROP = "drop"
-    """It is in no record from now on, and collected with the epochs that have it."""
+    """Drop it from all further records; clean-up removes it with the epochs that have it."""
 
 
 def check_continues(
@@ -47,7 +47,7 @@ def check_continues(
     job_id: str,
     removed: RemovedStatePolicy,
 ) -> None:
-    """Refuse to go on from a record that does not fit; `store` is the job's folder."""
+    """Raise InputError if the job cannot continue from a record; `store` is the job's folder."""
     if record is None:
         return
     there = {entry.operator_id: entry for entry in record.operators}
@@ -55,11 +55,11 @@ def check_continues(
     new = [name for name in operators if name not in there]
     if gone and removed is RemovedStatePolicy.REFUSE:
         raise InputError(
-            f"the state holds operators that the job no longer has: {', '.join(gone)}; the job has "
+            f"the state contains operators that the job no longer has: {', '.join(gone)}; the job has "
             f"{', '.join(operators)}" + (f", of which {', '.join(new)} have no state yet" if new else ""),
             where=f"job {job_id}",
-            fix=f"keep the name of an operator that is the same (name={gone[0]!r}), or say what becomes of the state: "
-            "start(removed='keep') or start(removed='drop')",
+            fix=f"keep the name of an operator that is the same (name={gone[0]!r}), or choose what to do with the "
+            "state: start(removed='keep') or start(removed='drop')",
         )
     for name, operator in operators.items():
         if name in there and there[name].fingerprint != operator.definition.fingerprint:
@@ -67,17 +67,17 @@ def check_continues(
     unknown = [one.source for one in record.sources if one.source not in sources]
     if unknown and removed is RemovedStatePolicy.REFUSE:
         raise InputError(
-            f"the state was fed by the sources {', '.join(one.source for one in record.sources)}, now they are "
+            f"the state was fed by the sources {', '.join(one.source for one in record.sources)}, but the job has "
             f"{', '.join(sources)}",
             where=f"job {job_id}",
-            fix=f"keep the names: job.source(df, name={unknown[0]!r}); start(removed='drop') goes on without it",
+            fix=f"keep the names: job.source(df, name={unknown[0]!r}); start(removed='drop') continues without it",
         )
 
 
 def kept_entries(
     record: pb.CheckpointMetadata, operators: Collection[str], removed: RemovedStatePolicy
 ) -> list[pb.OperatorEntry]:
-    """Entries of operators that the job no longer has, for its next record."""
+    """Return the entries of operators that the job no longer has, for its next record."""
     if removed is RemovedStatePolicy.DROP:
         return []
     kept = [entry for entry in record.operators if entry.operator_id not in operators]
@@ -91,14 +91,14 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
     firm = {name: change for name, change in changes.items() if name not in operator.definition.free}
     if firm:
         shown = "; ".join(f"{name} was {_text(old)}, is {_text(new)}" for name, (old, new) in firm.items())
-        fix = "put its definition back, or give the changed operator another name: it then begins with no state"
+        fix = "put its definition back, or give the changed operator another name: it then starts without state"
         if isinstance(operator, IntervalJoin) and _is_mirrored(firm):
             bounds = [duration_text(firm[name][0]) for name in _BOUNDS]
             fix = (
-                "between() counts the right row's event time minus the left row's, and used to count the opposite; "
+                "between() bounds the right row's event time minus the left row's, and used to bound the opposite; "
                 f"the stored join is now written between({bounds[0]!r}, {bounds[1]!r})"
             )
-        raise InputError(f"the operator is not the one that its state was written with: {shown}", where=where, fix=fix)
+        raise InputError(f"the operator differs from the one that wrote its state: {shown}", where=where, fix=fix)
     if not entry.subtasks:
         return
     stored = fetch_subtask(store, entry.subtasks[0])
@@ -114,15 +114,15 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
             raise IncompatibleSchemaError(error.what, where=f"{where}, {error.where}", fix=error.fix) from error
         if any(one.what != TIME_TO_LIVE for one in evolution.differences) and not operator.definition.tables_evolve:
             raise InputError(
-                f"the change of {', '.join(changes)} gives table {name!r} other columns:\n"
+                f"the change of {', '.join(changes)} changes the columns of table {name!r}:\n"
                 f"{described(evolution.differences)}",
                 where=where,
-                fix="put the definition back, or give the changed operator another name",
+                fix="restore the definition, or give the changed operator another name",
             )
 
 
 def _is_mirrored(firm: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Tell whether nothing changed but the sign of the bounds of an interval join."""
+    """Return whether only the signs of the bounds of an interval join have changed."""
     lower, upper = (firm.get(name) for name in _BOUNDS)
     return set(firm) == set(_BOUNDS) and lower is not None and upper is not None and lower[0] == -upper[1]
 

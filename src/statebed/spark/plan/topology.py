@@ -1,9 +1,9 @@
-"""How the operators of a graph run on Spark: their levels, and the way of rows from one to the next.
+"""Topology of a job on Spark: the levels of its operators, and the paths of rows between them.
 
-Operators that read sources alone are of level 1; others are one level behind the last operator that they read. A level
-is one shuffle and one stage, in which each task runs the subtasks of all operators of the level. Rows go along
+Operators that read only sources are on level 1; others are one level after the last operator that they read. A level is
+one shuffle and one stage, in which each task runs the subtasks of all operators of the level. Rows travel along
 *branches*, each to one input of one operator: from frames, which Spark computes, or from outputs of earlier operators,
-through steps that take each row by itself. Pure: nothing here touches Spark.
+through row-wise steps. Pure: nothing here touches Spark.
 """
 
 import hashlib
@@ -19,45 +19,45 @@ from statebed.operators.aggregation import Aggregation
 from statebed.operators.operator import LATE, Operator
 
 _LONGEST = 80
-"""Characters of a sink's name that the name of its stream begins with."""
+"""Maximum number of characters of a sink's name in the name of its stream."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Rows of a frame on their way to an input of an operator."""
+    """Path of rows from a frame to an input of an operator."""
 
     number: int
     edge: Edge
     operator: Operator
-    """The one that takes the rows."""
+    """Operator that gets the rows."""
     feed: Feed
     sources: tuple[str, ...]
-    """From which rows come."""
+    """Sources of the rows."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Rows of an output on their way to an input of an operator behind it; travels with tasks."""
+    """Path of rows from an output to an input of a later operator; serialised with tasks."""
 
     number: int
-    """Of the branch."""
+    """Number of the branch."""
     output: str
     steps: tuple[Step, ...]
     feed: Feed
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table | None:
-        """What the operator behind gets, with key hashes; None: no rows."""
+        """Return the input rows of the later operator, with key hashes, or None if there are none."""
         rows = outputs.get(self.output)
         return None if rows is None or not rows.num_rows else self.feed.apply(stepped(rows, self.steps))
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows of an output on their way to sinks; travels with tasks."""
+    """Path of rows from an output to sinks; serialised with tasks."""
 
     stream: str
     ways: tuple[tuple[str, tuple[Step, ...]], ...]
-    """Outputs and the steps behind them; several where a union brings them together again."""
+    """Outputs and the steps after them; several if a union combines them again."""
     given: Output
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
@@ -71,7 +71,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Nothing:
-    """Of an operator that no sink listens to."""
+    """Outgoing rows of an operator that no sink reads."""
 
     stream: str = ""
 
@@ -84,22 +84,22 @@ NOTHING = Nothing()
 
 @dataclass(frozen=True)
 class OperatorPlace:
-    """An operator among the others."""
+    """Position of an operator in the topology."""
 
     operator: Operator
     level: int
     branches: tuple[tuple[int, ...], ...]
-    """For each input, those that lead to it."""
+    """Branches that lead to each input."""
     routes: tuple[Route, ...]
     outgoing: tuple[Outgoing, ...]
 
 
 @dataclass(frozen=True)
 class SinkStream:
-    """What a sink listens to, as records name it."""
+    """Stream of a sink, as named in records."""
 
     operator_id: str
-    """Empty: of several operators."""
+    """Operator of the stream; empty if there are several."""
     stream: str
 
 
@@ -118,7 +118,9 @@ class Topology:
 
 
 def stream_for(sink_id: str) -> str:
-    """The name of what one sink alone gets, as object names allow it: theirs have parts, which '-' and '.' separate."""
+    """Return the name of the stream of a single sink. Object names use '-' and '.' as separators, so it contains
+    neither.
+    """
     plain = sink_id.replace("-", "_").replace(".", "_")[:_LONGEST]
     if plain == sink_id:
         return f"for_{plain}"
@@ -126,14 +128,16 @@ def stream_for(sink_id: str) -> str:
 
 
 def stepped(rows: pa.Table, steps: Sequence[Step]) -> pa.Table:
-    """The rows after these steps."""
+    """Return the rows after these steps."""
     for step in steps:
         rows = step.apply(rows)
     return rows
 
 
 def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) -> Topology:
-    """The places of a graph's operators; `frames` are the streams that Spark computes, `sinks` what each listens to."""
+    """Compute the topology of a graph; `frames` are the streams that Spark computes, `sinks` maps each sink to its
+    stream.
+    """
     branches: list[Branch] = []
     levels: dict[int, int] = {}
     leading: dict[int, list[tuple[int, ...]]] = {}
@@ -174,7 +178,7 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
 
 
 def _without_late_columns(node: OperatorNode) -> OperatorNode:
-    """An aggregation whose late rows nobody looks at gets the columns that it computes with, and no others."""
+    """Drop the columns that an aggregation needs only for late rows, if nothing reads these."""
     if not isinstance(node.operator, Aggregation):
         return node
     operator = node.operator.without_late_columns()
@@ -183,7 +187,7 @@ def _without_late_columns(node: OperatorNode) -> OperatorNode:
 
 
 def ways(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[Edge, tuple[Step, ...]]]:
-    """From where rows of a stream come: a frame, or an output of an operator; and the steps behind that."""
+    """Yield the origins of a stream's rows: a frame or an output of an operator, and the steps after it."""
     node = graph.nodes[edge.node]
     if edge in frames or isinstance(node, OperatorNode):
         yield edge, ()
@@ -195,7 +199,7 @@ def ways(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[E
 
 
 def sources_of(graph: Graph, edge: Edge) -> tuple[str, ...]:
-    """The sources behind a frame."""
+    """Return the sources of a frame."""
     node = graph.nodes[edge.node]
     if isinstance(node, SourceNode):
         return (node.name,)
@@ -206,7 +210,7 @@ def sources_of(graph: Graph, edge: Edge) -> tuple[str, ...]:
 def _outgoing(
     graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]
 ) -> tuple[dict[int, list[Outgoing]], dict[str, SinkStream]]:
-    """What each operator puts into its outbox, and where sinks find it. Sinks of one output share its files."""
+    """Return the outbox streams of each operator, and the stream of each sink. Sinks of one output share its files."""
     outgoing: dict[int, list[Outgoing]] = {}
     streams: dict[str, SinkStream] = {}
     for sink_id, edge in sinks.items():

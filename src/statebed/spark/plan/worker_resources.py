@@ -1,8 +1,8 @@
-"""What the tasks of a job may use of their hosts, and what those of one worker process share: the budget of memory, the
-folder for spilled state, the host's cache.
+"""Resources of tasks, and those shared by the tasks of a worker process: the memory budget, the folder for spilled
+state, the host's cache.
 
-The driver computes plain numbers, which travel with tasks. A worker makes what they say when a task first asks, and
-keeps it for those that follow.
+The driver computes plain numbers, which are shipped with tasks. A worker creates the resources when a task first needs
+them, and keeps them for later tasks.
 """
 
 import functools
@@ -26,23 +26,23 @@ from statebed.state.memory.budget import available_memory
 from statebed.state.memory.pages import keep_pages
 
 _KEPT = 4
-"""A worker serves few jobs with different budgets."""
+"""Number of budgets kept; a worker serves few jobs with different ones."""
 
 
 def job_budget(session: SparkSession, settings: Settings, *, available: int | None = None) -> HostBudget:
-    """How the memory of a host is divided for this job; `available` is what the smallest host has, if that is known."""
+    """Divide the memory of a host for this job; `available` is that of the smallest host, if known."""
     slots = settings.task_slots or host_slots(executors_of(session), configuration(session))
     if available is None:
         available = available_memory()
         if not (session.sparkContext.master or "").startswith("local"):
-            # Hosts may have more than the driver; they are asked later.
+            # Hosts may have more memory than the driver; they are probed later.
             available = max(available, settings.memory or 0)
     memory = host_memory(settings.memory, available=available, slots=slots)
     return host_budget(memory, slots, cache_share=settings.cache_share)
 
 
 def resources(share: TaskShare) -> tuple[Tiers, HostCache]:
-    """Those of this process; a forked child makes its own."""
+    """Return the resources of this process; a forked child creates its own."""
     return _made(os.getpid(), share)
 
 

@@ -1,11 +1,11 @@
-"""The probe: before a run is opened, every executor is asked whether it can run subtasks of this job.
+"""Probe that checks, before a run opens, whether every executor can run subtasks of the job.
 
-Each must have the same statebed, Python and pyarrow as the driver (files are named by their bytes, which depend on
-pyarrow), must see what the driver wrote to the state and be seen writing there, and must have a folder for the host's
-cache. A local Spark on the driver's own Python can differ in none of these but the folder, and is not asked.
+Each executor must have the same statebed, Python and pyarrow as the driver (files are named by their bytes, which
+depend on pyarrow), must see what the driver wrote to the state and write there visibly, and must have a folder for the
+host's cache. Local Spark on the driver's own Python can only differ in the folder, and is not probed.
 
-The task travels by value, because the executor may have no statebed. Executors that come after the start are not
-asked; a subtask that fails there says why.
+The task is pickled by value, because the executor may lack statebed. Executors that are added after the start are not
+probed; a subtask that fails there reports why.
 """
 
 import functools
@@ -41,11 +41,11 @@ from statebed.storage.probe import PROBE_FOLDER
 _logger = id_logger(__name__)
 
 SKEW_SECONDS = 5.0
-"""A clock that differs by more is reported. Nothing rests on clocks but times that people read."""
+"""Clock skew above which a warning is logged. Clocks only affect times that people read."""
 _WAVES = 3
 _LINGER_SECONDS = 0.2
 _MOST_TASKS = 2048
-_PACK = "or ship it: `statebed pack` makes an archive for that, and says how to use it"
+_PACK = "or ship it: `statebed pack` creates an archive and prints how to use it"
 _LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\w+)\)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
 Answer = Mapping[str, Any]
@@ -53,20 +53,20 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What the executors answered."""
+    """Answers of the executors."""
 
     answers: tuple[Answer, ...]
-    """One of each executor; none where Spark runs in this very process and Python."""
+    """One answer per executor; empty if Spark runs in this process and Python."""
     unreached: tuple[str, ...]
-    """Executors that no task came to in time."""
+    """Executors that no task reached in time."""
     least_memory: int
     """Memory of the smallest host, in bytes."""
     skew_seconds: float
-    """By how much the clock is off that is off the most."""
+    """Largest clock skew between the driver and any executor."""
 
 
 def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Settings, job_id: str) -> ProbeReport:
-    """Ask every executor; raises an ExecutorError that names those that cannot work, and why."""
+    """Probe every executor. Raise an ExecutorError that names those that cannot work, and why."""
     firm = settings.place_of("cache_folder").source in (SettingSource.KEYWORD, SettingSource.SPARK_CONF)
     marker = f"{PROBE_FOLDER}/{secrets.token_hex(8)}-driver"
     wanted = {
@@ -92,16 +92,18 @@ def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Sett
     reached = {answer["executor_id"] for answer in answers}
     unreached = tuple(one.executor_id for one in executors_of(session) if one.executor_id not in reached)
     if unreached and all(reached):
-        _logger.about(job=job_id).warning("job %s: executors %s were busy and not asked", job_id, ", ".join(unreached))
+        _logger.about(job=job_id).warning("job %s: executors %s were busy and not probed", job_id, ", ".join(unreached))
     skew = max((skew_of(answer["time_us"] / 1e6, began, began + took) for answer in answers), key=abs, default=0.0)
     if abs(skew) > SKEW_SECONDS:
         told = _logger.about(job=job_id)
-        told.warning("job %s: the clock of an executor is off by %.1f s: times that it writes are, too", job_id, skew)
+        told.warning(
+            "job %s: the clock of an executor is off by %.1f s, and so are the times that it writes", job_id, skew
+        )
     return ProbeReport(tuple(answers), unreached, min(answer["memory"] for answer in answers), skew)
 
 
 def is_this_process(context: SparkContext) -> bool:
-    """Whether tasks run on this machine, in the driver's own Python, where statebed is installed."""
+    """Return whether tasks run on this machine, in the driver's own Python, where statebed is installed."""
     master = context.master or ""
     if not master.startswith("local") or master.startswith("local-cluster"):
         return False
@@ -110,12 +112,12 @@ def is_this_process(context: SparkContext) -> bool:
     try:
         importlib.metadata.distribution("statebed")
     except importlib.metadata.PackageNotFoundError:
-        return False  # on the driver's path by other means, which workers need not share
+        return False  # on the driver's path in another way, which workers may not share
     return same and os.path.realpath(worker or "") == os.path.realpath(sys.executable)
 
 
 def skew_of(seen: float, began: float, ended: float) -> float:
-    """By how much a clock is off at least, if it showed `seen` between two moments of ours."""
+    """Return the minimum skew of a clock that showed `seen` between the driver times `began` and `ended`."""
     return min(0.0, seen - began) or max(0.0, seen - ended)
 
 
@@ -125,7 +127,7 @@ def skew_of(seen: float, began: float, ended: float) -> float:
 def _ask_all(
     session: SparkSession, wanted: dict[str, Any], *, deadline: float, timeout: float, job_id: str
 ) -> list[Answer]:
-    """One answer of each executor; asks again while there are executors that no task came to."""
+    """Return one answer per executor; repeat the probe while there are executors that no task has reached."""
     found: dict[tuple[str, str], Answer] = {}
     for wave in range(_WAVES):
         known = executors_of(session)
@@ -145,7 +147,7 @@ def _ask_all(
 
 
 def _ask(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: float) -> list[Answer]:
-    """Run the task so many times at once; a TimeoutError after `timeout` seconds."""
+    """Run `tasks` tasks at once. Raise a TimeoutError after `timeout` seconds."""
     group = f"statebed-probe-{uuid.uuid4().hex}"
     answers: list[Answer] = []
     failures: list[BaseException] = []
@@ -196,11 +198,11 @@ def _failed(error: BaseException) -> ExecutorError:
 
 
 def _no_answer(known: list[Executor], timeout: float, *, job_id: str) -> ExecutorError:
-    what = f"{len(known)} executors are there, and none had a free slot" if known else "Spark has no executor"
+    what = f"{len(known)} executors exist, but none had a free slot" if known else "Spark has no executor"
     return ExecutorError(
         f"no executor answered within {timeout:g} s: {what}",
         where=f"job {job_id}",
-        fix="look at Spark's master for free workers, or give probe_timeout a longer time",
+        fix="look for free workers in Spark's master, or set a longer probe_timeout",
     )
 
 
@@ -208,7 +210,7 @@ def _no_answer(known: list[Executor], timeout: float, *, job_id: str) -> Executo
 
 
 def refuse(answers: list[Answer], *, here: Mapping[str, str], state: str, job_id: str) -> None:
-    """Raise an error that names every executor that cannot work, and what to do about the first reason."""
+    """Raise an error that names every executor that cannot work, with the fix for the first reason."""
     found = [(name_of(answer), *problem) for answer in answers if (problem := problem_of(answer, here, state=state))]
     if found:
         count = f"{len(found)} of {len(answers)} executors" if len(answers) > 1 else "the executor"
@@ -220,13 +222,13 @@ def refuse(answers: list[Answer], *, here: Mapping[str, str], state: str, job_id
 
 
 def name_of(answer: Answer) -> str:
-    """For people."""
+    """Return the name of an executor for messages."""
     named = f"executor {answer['executor_id']}" if answer["executor_id"] else "the Python worker"
     return f"{named} on {answer['host']}"
 
 
 def problem_of(answer: Answer, here: Mapping[str, str], *, state: str) -> tuple[str, str] | None:
-    """What is wrong with an executor, and what to do; the first that must be mended."""
+    """Return the most important problem of an executor and its fix, or None."""
     return _of_packages(answer, here) or _of_places(answer, state=state)
 
 
@@ -238,7 +240,7 @@ def _of_packages(answer: Answer, here: Mapping[str, str]) -> tuple[str, str] | N
             f"install statebed {version} with the extra 'spark' on every host, {_PACK}",
         )
     differing = [
-        f"it has {name} {answer[name] or 'of no known version'}, the driver has {here[name]}"
+        f"it has {name} {answer[name] or 'of unknown version'}, the driver has {here[name]}"
         for name in ("statebed", "pyarrow")
         if answer[name] != here[name]
     ]
@@ -246,7 +248,7 @@ def _of_packages(answer: Answer, here: Mapping[str, str]) -> tuple[str, str] | N
         return "; ".join(differing), f"install the same versions on every host, {_PACK}"
     if answer["code"] != here["code"]:
         return (
-            f"its statebed is called {version}, too, but has other code ({answer['code']}, the driver {here['code']})",
+            f"its statebed {version} has different code ({answer['code']}, the driver {here['code']})",
             f"install the same statebed on every host, {_PACK}",
         )
     if not answer["pandas"]:
@@ -262,23 +264,23 @@ def _of_places(answer: Answer, *, state: str) -> tuple[str, str] | None:
     if "cache" in problems:
         return (
             f"user {answer['user']} cannot use the folder of the host's cache: {problems['cache']}",
-            "set cache_folder to a folder on a local disk that this user may write",
+            "set cache_folder to a folder on a local disk that this user can write to",
         )
     return None
 
 
 def _seen_here(answer: Answer, store: ObjectStore) -> Answer:
-    """The answer, with a problem more if what the executor wrote cannot be seen by the driver."""
+    """Return the answer, with a problem added if the driver cannot see what the executor wrote."""
     written = answer.get("written")
     if not written:
         return answer
     if store.head(written) is None:
-        return {**answer, "problems": {**answer["problems"], "state": "the driver does not see what it wrote there"}}
+        return {**answer, "problems": {**answer["problems"], "state": "the driver cannot see what it wrote there"}}
     return answer
 
 
 def _clean(store: ObjectStore, marker: str) -> None:
-    """Remove what driver and executors wrote; what cannot be removed does no harm."""
+    """Remove what the driver and executors wrote; leftovers do no harm."""
     with suppress(StatebedError):
         for one in store.list_level(PROBE_FOLDER).objects:
             if one.path.startswith(marker):
@@ -290,7 +292,7 @@ def _check_cache_here(wanted: Mapping[str, Any], *, job_id: str) -> None:
         probe_task.try_cache(wanted["cache_folder"], firm=wanted["cache_folder_is_firm"])
     except OSError as error:
         raise InputError(
-            f"the folder of the host's cache cannot be used: {error}",
+            f"cannot use the folder of the host's cache: {error}",
             where=f"job {job_id}",
-            fix="set cache_folder to a folder on a local disk that this user may write",
+            fix="set cache_folder to a folder on a local disk that this user can write to",
         ) from error

@@ -1,7 +1,7 @@
-"""What the probe runs on an executor, which may have no statebed, another one, or cannot reach the state.
+"""The task of the probe, for an executor that may lack statebed, have another version, or not reach the state.
 
-This module travels by value and is read where statebed may be missing: it imports nothing but Python's own library at
-its top, and gives back plain dicts.
+This module is pickled by value and loaded where statebed may be missing: its top level imports only the standard
+library, and its functions return plain dicts.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 PACKAGES = ("pyarrow", "pandas", "numpy")
-"""Whose versions are compared or reported; all others are found missing by importing statebed."""
+"""Packages whose versions are compared or reported; importing statebed detects all others that are missing."""
 
 
 def answers(_: Iterable[Any], *, wanted: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One answer per task: who it is, what it has, and what it could not do."""
+    """Yield one answer per task: the executor's identity, versions and problems."""
     yield answer(wanted)
 
 
 def answer(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Examine this process and its host. `problems` are texts by what they concern."""
+    """Examine this process and its host. `problems` are texts by topic."""
     found: dict[str, Any] = {
         "executor_id": executor_id(),
         "host": socket.gethostname(),
@@ -56,8 +56,8 @@ def answer(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def identity() -> dict[str, Any]:
-    """Version and code of the statebed of this process, and versions of what results depend on."""
-    package = importlib.import_module("statebed.spark.epoch.level_task")  # all that a subtask needs
+    """Return the version and code digest of statebed in this process, and the versions that results depend on."""
+    package = importlib.import_module("statebed.spark.epoch.level_task")  # everything that a subtask needs
     return {
         "statebed": _version("statebed"),
         "code": code_digest(importlib.import_module(package.__name__.partition(".")[0])),
@@ -66,7 +66,9 @@ def identity() -> dict[str, Any]:
 
 
 def code_digest(package: Any) -> str:
-    """Of all Python files of a package, in a folder or in an archive: the same version may be other code."""
+    """Return a digest of all Python files of a package, in a folder or an archive: the same version may have different
+    code.
+    """
     folder = package.__path__[0]
     total = hashlib.sha256()
     for name, data in sorted(_files(package, folder)):
@@ -87,7 +89,7 @@ def _files(package: Any, folder: str) -> Iterator[tuple[str, bytes]]:
 
 
 def executor_id() -> str:
-    """Spark's number of this executor: from the environment, or from how its process was started; else empty."""
+    """Return Spark's id of this executor, from the environment or its command line, or an empty string."""
     named = os.environ.get("SPARK_EXECUTOR_ID", "")
     process = os.getpid()
     for _ in range(4):  # a worker, its daemon, perhaps a shell, the executor
@@ -104,7 +106,7 @@ def executor_id() -> str:
 
 
 def try_cache(folder: str | None, *, firm: bool) -> str:
-    """Use the folder of the host's cache once; gives back its path."""
+    """Try to use the folder of the host's cache and return its path."""
     path: pathlib.Path = importlib.import_module("statebed.spark.plan.host_memory").cache_path(folder, firm=firm)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path, prefix=".probe-") as file:
@@ -113,7 +115,7 @@ def try_cache(folder: str | None, *, firm: bool) -> str:
 
 
 def _try_state(url: str, marker: str) -> str:
-    """Read what the driver wrote and write something for it to read; gives back its name."""
+    """Read what the driver wrote, write an object for it to read, and return its name."""
     storage = importlib.import_module("statebed.storage")
     store = storage.get_storage_provider(url)
     if store.head(marker) is None:

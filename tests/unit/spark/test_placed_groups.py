@@ -104,5 +104,5 @@ def test_each_of_several_sources_is_seen() -> None:
 def test_a_hash_that_is_not_ours_is_refused() -> None:
     one = stage("rows")
     assert one.groups is not None
-    with pytest.raises(SubtaskError, match="hashes the keys of operator 'op' in another way"):
+    with pytest.raises(SubtaskError, match="hashes the keys of operator 'op' differently"):
         list(one._taken(one.groups, iter([batch(one, 0, mine(1), [1] * len(mine(1)))]), [], 0))

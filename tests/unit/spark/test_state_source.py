@@ -145,7 +145,7 @@ def test_mistakes_in_options_are_said(world: TableWorld) -> None:
     with pytest.raises(sb.InputError, match="`epoch` must be a number, got 'last'"):
         StateSource({"path": world.url, "Epoch": "last"})
     unknown = StructType().add("nothing", "long")
-    with pytest.raises(sb.InputError, match="not distinct columns"):
+    with pytest.raises(sb.InputError, match="must be distinct columns"):
         StateSource({"path": world.url, "table": "drivers"}).reader(unknown)
 
 

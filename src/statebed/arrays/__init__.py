@@ -1,1 +1,1 @@
-"""Arrow arrays as numpy sees them: hashing, order, grouping, columns written in place, compiled loops."""
+"""Arrow arrays in numpy: hashing, order, grouping, columns written in place, compiled loops."""

@@ -1,7 +1,7 @@
-"""The order of rows in a segment: ascending by column after column, NaN after numbers, nulls after all.
+"""Order of rows in a segment: ascending column by column, NaN after numbers, nulls after all.
 
-Text and binary order by their bytes, extension types as their storage, nested values part by part (`nested_order`). All
-functions are vectorised, and agree: what one sorts, the others find sorted.
+Text and binary are ordered by their bytes, extension types as their storage, nested values part by part
+(`nested_order`). All functions are vectorised and consistent with each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,27 +19,27 @@ from statebed.errors import InputError
 Flags = npt.NDArray[np.bool_]
 
 _WHOLE = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
-"""Whole numbers as wide as floats."""
+"""Integer types of the same width as floats."""
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """Indices of the rows in order; rows that are equal in `columns` keep their order."""
+    """Return the indices that sort the rows; the sort is stable."""
     for name in columns:
         _check_sortable(table.schema.field(name))
     table = pa.table({name: sortable(table[name]) for name in columns})
-    # Nulls at the end is the default; saying so warns in some versions of pyarrow.
+    # Nulls at the end is the default; passing it explicitly warns in some versions of pyarrow.
     return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
 
 
 def in_order(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
-    """The rows in order, those that are equal in `columns` by the others, to the bit: how they came is lost."""
+    """Sort the rows by `columns`, then by the bits of `rest`, so that the input order does not matter."""
     return told_apart(table.take(sort_indices(table, columns)).combine_chunks(), columns, rest)
 
 
 def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
-    """As `in_order`, of rows that are in order by `columns` already.
+    """Sort rows that are already sorted by `columns` as `in_order` does.
 
-    The others are looked at only where rows are equal: they may be long, or nested.
+    The other columns, which may be long or nested, are read only where rows are equal.
     """
     if not rest:
         return table
@@ -58,7 +58,7 @@ def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> 
 
 
 def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
-    """The first row that belongs before its predecessor, or None if all are in order."""
+    """Return the first row that belongs before its predecessor, or None if all are in order."""
     worst: int | None = None
     for rows, below, equal in _neighbours(table, columns):
         wrong = rows[~below & ~equal]
@@ -68,7 +68,7 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
 
 
 def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Of rows in order, those that are not told apart from their predecessors by these columns."""
+    """Return the rows of a sorted table that equal their predecessors in these columns."""
     found = np.arange(1, table.num_rows, dtype=np.int64)
     for rows, _, equal in _neighbours(table, columns):
         found = rows[equal]
@@ -76,7 +76,7 @@ def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def ties(table: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of rows in order, those that others equal in these columns, and a number for all that are equal."""
+    """Return the rows of a sorted table that have equals in these columns, and a group number for each."""
     begins = np.ones(table.num_rows, dtype=np.bool_)
     begins[repeats(table, columns)] = False
     tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
@@ -84,7 +84,7 @@ def ties(table: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64]
 
 
 def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int64], Flags, Flags]]:
-    """By each column, rows that equal their predecessors in all before it: whether these are below, or equal again."""
+    """Yield, for each column, the rows equal to their predecessors so far, and whether these are less, or equal."""
     rows = np.arange(1, table.num_rows, dtype=np.int64)
     for name in columns:
         _check_sortable(table.schema.field(name))
@@ -103,7 +103,7 @@ def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.N
 
 
 def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
-    """Row by row, whether before < after and whether they are equal."""
+    """Return, row by row, whether before < after and whether they are equal."""
     if pa.types.is_null(before.type):
         return np.zeros(len(before), dtype=np.bool_), np.ones(len(before), dtype=np.bool_)
     below = boolean_values(pc.less(before, after))
@@ -121,14 +121,15 @@ def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
 
 
 def is_sortable(kind: pa.DataType) -> bool:
-    """Whether a column of the type may be sorted by."""
+    """Return whether a column of the type can be sorted by."""
     kind = storage_of(kind)
     return not pa.types.is_nested(kind) or is_encodable(kind)
 
 
 def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats,
-    short decimals as wider ones, nested values as bytes.
+    """Return the column in a type that Arrow can sort and compare.
+
+    Extension types become their storage, half floats floats, short decimals wider ones, nested values bytes.
     """
     kind = storage_of(column.type)
     wanted = kind
@@ -142,7 +143,7 @@ def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """As `sortable`, and where values differ in their bits alone, as zeros and NaN do, they are told apart."""
+    """Return the column like `sortable`, but with values distinct if their bits are, such as zeros and NaN."""
     kind = storage_of(column.type)
     if pa.types.is_nested(kind) and is_encodable(kind):
         return encoded(column if kind == column.type else column.cast(kind), exact=True)

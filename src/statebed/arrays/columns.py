@@ -1,6 +1,6 @@
-"""Arrow columns as numpy arrays and back, without a copy where the layout allows.
+"""Conversion between Arrow columns and numpy arrays, without a copy where the layout allows.
 
-`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas on first use, which costs a fresh worker more than a second;
+`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas on first use, which takes a fresh worker more than a second;
 buffers do not.
 """
 
@@ -15,7 +15,7 @@ _WIDTH = 64
 
 
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
+    """Return the column as a single array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -24,7 +24,7 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def fixed_width_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-    """The values of an array of any fixed width; what stands at a null is arbitrary."""
+    """Return the values of an array of any fixed width; arbitrary at nulls."""
     width = np.dtype(dtype).itemsize
     data = array.buffers()[1]
     if data is None or not len(array):
@@ -33,22 +33,22 @@ def fixed_width_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.
 
 
 def int64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """The 64-bit values of an integer or timestamp column; what stands at a null is arbitrary."""
+    """Return the 64-bit values of an integer or timestamp column; arbitrary at nulls."""
     return _wide_values(one_chunk(column), np.int64)
 
 
 def uint64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """The 64 bits of each value, read as unsigned."""
+    """Return the 64 bits of each value as an unsigned integer."""
     return _wide_values(one_chunk(column), np.uint64)
 
 
 def float64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """The values of a double column; what stands at a null is arbitrary."""
+    """Return the values of a double column; arbitrary at nulls."""
     return _wide_values(one_chunk(column), np.float64)
 
 
 def validity(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """True where the column holds a value."""
+    """Return whether each value is not null."""
     array = one_chunk(column)
     bitmap = array.buffers()[0] if array.null_count else None
     if bitmap is None:
@@ -57,7 +57,7 @@ def validity(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def boolean_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """The values of a boolean column, False at nulls."""
+    """Return the values of a boolean column, False at nulls."""
     array = one_chunk(column)
     if len(array) == 0:
         return np.zeros(0, dtype=np.bool_)
@@ -65,14 +65,14 @@ def boolean_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def boolean_array(flags: npt.NDArray[np.bool_]) -> pa.Array:
-    """A boolean column without nulls."""
+    """Return a boolean column without nulls."""
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))], 0)
 
 
 def from_numpy(
     values: npt.NDArray[np.generic], kind: pa.DataType, *, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """An Arrow array of fixed-width `kind` over the bits of `values`, null where `valid` is False."""
+    """Return an Arrow array of fixed-width `kind` over the bits of `values`, null where `valid` is False."""
     assert 8 * values.itemsize == kind.bit_width, f"values of {values.dtype} are not as wide as {kind}"
     nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
     if valid is None or nulls == 0:

@@ -1,4 +1,4 @@
-"""Types with lists of a fixed length that Arrow itself gets wrong: tables refuse them, or rows would be lost."""
+"""Types with fixed-size lists that Arrow handles incorrectly: tables refuse them, because rows would be lost."""
 
 import pyarrow as pa
 
@@ -6,7 +6,7 @@ from statebed.arrays.nested import storage_of
 
 
 def unreadable(field: pa.Field) -> str | None:
-    """Why rows with such a column would not come back as they were; None: they would."""
+    """Return why rows with such a column could not be read back unchanged, or None if they could."""
     kind = storage_of(field.type)
     if not pa.types.is_nested(kind):
         return None
@@ -14,7 +14,7 @@ def unreadable(field: pa.Field) -> str | None:
         if not kind.list_size:
             return "Parquet's reader takes a list that never has items for damage"
         if _is_fixed_list(kind.value_type):
-            # Both kernels read from the beginning of the inner lists when the outer ones are a slice.
+            # Both kernels read from the start of the inner lists if the outer array is a slice.
             return "of lists of a fixed length in one another, Arrow takes and filters the wrong rows"
     parts = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_struct(kind) and any(not part.nullable and _is_fixed_list(part.type) for part in parts):

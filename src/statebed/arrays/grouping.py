@@ -1,7 +1,7 @@
 """Grouping of rows by window, key hash and key.
 
-Rows are sorted by window and hash, which is numeric and fast; equal neighbours are then compared by key, so a hash
-never stands for a key. Where two keys share a hash, all key columns join the sort. Groups come out in the order of the
+Rows are sorted by window and hash, which is numeric and fast. Equal neighbours are then compared by key, so a hash is
+never taken for a key. If two keys share a hash, all key columns take part in the sort. Groups are in the order of the
 state's files: window, hash, key.
 """
 
@@ -24,7 +24,7 @@ Flags = npt.NDArray[np.bool_]
 _SMALL_RANGE = 1 << 16
 _SIGN = np.uint64(1 << 63)
 _FIRST_LOOK = 64
-"""So many rows show whether it is worth looking at all of them."""
+"""Number of rows that are checked first, before all of them."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Grouping:
     """A permutation of rows in which every group is contiguous."""
 
     order: Integers
-    """Row numbers, group after group."""
+    """Row numbers, group by group."""
     starts: Integers
-    """Where each group begins in `order`."""
+    """Start of each group in `order`."""
 
     @property
     def groups(self) -> int:
@@ -42,29 +42,29 @@ class Grouping:
 
     @cached_property
     def sizes(self) -> Integers:
-        """Rows of each group."""
+        """Number of rows of each group."""
         return np.diff(self.starts, append=np.int64(len(self.order)))
 
     @property
     def largest(self) -> int:
-        """Rows of the largest group."""
+        """Number of rows of the largest group."""
         return int(self.sizes.max(initial=0))
 
     @cached_property
     def first_rows(self) -> Integers:
-        """The number of one row of each group."""
+        """Number of the first row of each group."""
         return self.order[self.starts]
 
     def add(self, values: Integers) -> Integers:
-        """Sums per group of values in row order; the caller knows that they fit."""
+        """Return the sum of each group of values in row order; the caller ensures that it does not overflow."""
         return np.add.reduceat(values[self.order], self.starts) if self.groups else values[:0]
 
     def any(self, flags: Flags) -> Flags:
-        """Whether any row of each group has its flag set."""
+        """Return whether any row of each group has its flag set."""
         return np.logical_or.reduceat(flags[self.order], self.starts) if self.groups else flags[:0]
 
     def pieces(self, rows: int) -> "Iterator[tuple[Integers, Grouping]]":
-        """Some groups at a time, of about so many rows: row numbers group after group, and their grouping."""
+        """Yield groups in pieces of about `rows` rows: their row numbers, group by group, and their grouping."""
         cuts = np.searchsorted(self.starts, np.arange(rows, len(self.order), rows))
         ends = np.unique(np.append(cuts, self.groups))
         for first, end in zip(np.concatenate(([0], ends[:-1])), ends, strict=True):
@@ -75,7 +75,7 @@ class Grouping:
                 yield self.order[start:stop], Grouping(order=numbers, starts=self.starts[first:end] - start)
 
     def group_of_rows(self) -> Integers:
-        """The group number of each row, in row order."""
+        """Return the group number of each row, in row order."""
         groups = np.empty(len(self.order), dtype=np.int64)
         groups[self.order] = np.repeat(np.arange(self.groups, dtype=np.int64), self.sizes)
         return groups
@@ -107,12 +107,12 @@ def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
     places = np.empty(len(distinct), dtype=np.uint16)
     places[np.argsort(distinct)] = np.arange(len(distinct))
     order = _argsort(hashes)
-    # Numbers of 16 bits are sorted by radix, which keeps the order of hashes.
+    # 16-bit numbers are sorted by a stable radix sort, which keeps the order of hashes.
     return order[np.argsort(places[fixed_width_values(encoded.indices, np.int32)][order], kind="stable")]
 
 
 def _is_ordered(bins: Integers, hashes: npt.NDArray[np.uint64]) -> bool:
-    """Whether rows are in order already, as rows of the state are; rows of a batch show soon that they are not."""
+    """Return whether rows are already sorted, as rows of the state are; unsorted rows are detected early."""
     for end in (min(_FIRST_LOOK, len(bins)), len(bins)):
         earlier, later = bins[: end - 1], bins[1:end]
         ascending = (earlier < later) | ((earlier == later) & (hashes[: end - 1] <= hashes[1:end]))
@@ -122,14 +122,14 @@ def _is_ordered(bins: Integers, hashes: npt.NDArray[np.uint64]) -> bool:
 
 
 def _argsort(hashes: npt.NDArray[np.uint64]) -> Integers:
-    """Sorts values of leading bits of the hash and the row's number, which is several times faster than an argsort."""
+    """Return the sorting permutation, from words with leading bits and row number: faster than an argsort."""
     bits = np.uint64(max(int(len(hashes) - 1).bit_length(), 1))
     numbers = np.uint64((1 << int(bits)) - 1)
     packed = (hashes & ~numbers) | np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
     order = (packed & numbers).astype(np.int64)
     found = hashes[order]
-    # Hashes that differ in their last bits alone are rare.
+    # Hashes that differ only in their last bits are rare.
     return order if bool((found[1:] >= found[:-1]).all()) else np.argsort(hashes)
 
 
@@ -143,12 +143,12 @@ def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence
 def _starts(
     bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array], order: Integers
 ) -> tuple[Integers, bool]:
-    """Where groups begin, and whether two keys share a hash; keys are those of rows that `order` names."""
+    """Return the starts of groups, and whether two keys share a hash; keys are those of the rows in `order`."""
     same = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
     maybe = np.flatnonzero(same)
     if len(maybe):
         equal = np.ones(len(maybe), dtype=np.bool_)
-        # Where most rows are equal to their neighbours, all are fetched, once.
+        # If most rows equal their neighbours, all are fetched at once.
         crowded = 2 * len(maybe) > len(order)
         for key in keys:
             if crowded:
@@ -170,7 +170,7 @@ def _equal(some: pa.Array, others: pa.Array) -> Flags:
 
 
 def _comparable(key: pa.Array) -> pa.Array:
-    """Floats as their bits: NaN equals itself as a key. Nested values as bytes."""
+    """Return floats as their bits, so that NaN equals itself, and nested values as bytes."""
     if pa.types.is_nested(key.type):
         return sortable(key)
     if pa.types.is_float64(key.type):

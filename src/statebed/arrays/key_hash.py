@@ -1,25 +1,24 @@
-"""The key hash: Spark SQL's `xxhash64` with seed 42, bit for bit, in numpy over Arrow arrays.
+"""Key hash: Spark SQL's `xxhash64` with seed 42, bit for bit, in numpy over Arrow arrays.
 
-Columns are hashed one after the other, each with the hash so far as its seed; a null leaves it unchanged.
-Types:
+Columns are hashed one after the other, each with the hash so far as its seed; a null leaves it unchanged. Types:
 
 - boolean, byte, short, int, date: as a 32-bit integer; long, timestamp, interval (both in microseconds): as a 64-bit
   one;
-- float and double: by their bits, after -0.0 became 0.0 and every NaN the same NaN;
+- float and double: by their bits, after normalising -0.0 to 0.0 and all NaN to one;
 - string, binary: by their bytes;
 - decimal up to 18 digits: the unscaled value as a 64-bit integer; wider: the bytes of the unscaled value, big
   endian, two's complement, as few as hold it;
 - struct: its fields, list: its items, like columns: one after the other.
 
-Types that Spark lacks are hashed as what it reads from their Parquet columns, or like their nearest kin:
+Types that Spark lacks are hashed as what it reads from their Parquet columns, or like the nearest type:
 
 - unsigned integers of 8, 16, 32, 64 bits: as short, int, long, decimal(20, 0);
-- timestamps and durations in seconds or milliseconds: as in microseconds, modulo 2**64, which is no matter because keys
+- timestamps and durations in seconds or milliseconds: as in microseconds, modulo 2**64, which is harmless because keys
   are compared; in nanoseconds, which microseconds cannot hold: as a 64-bit integer;
 - times of day: as Spark's TIME, a 64-bit number of nanoseconds, whatever their unit;
-- date64: as the date, by whole days; binary of one length: as binary.
+- date64: as the date, by whole days; fixed-size binary: as binary.
 
-A hash never stands for a key: keys are compared.
+A hash is never taken for a key: keys are compared.
 """
 
 import datetime as dt
@@ -45,28 +44,28 @@ HASH_SEED = 42
 
 Hashes = npt.NDArray[np.uint64]
 _Way: TypeAlias = Callable[[pa.Array, Hashes], Hashes]
-"""New hashes, from those so far (one for each row, or for all); what comes out at nulls is arbitrary."""
+"""Function from the hashes so far (one per row, or one for all) to new ones; arbitrary at nulls."""
 
 _LONG_DECIMAL_DIGITS = 18
 _WORD_BITS = 64
 _HALF_BITS = np.uint64(32)
 _UPPER_BITS = np.uint64(0xFFFF_FFFF_0000_0000)
 _ROWS_AT_ONCE = 1 << 14
-"""Few enough that all arrays of a step stay in the processor's cache."""
+"""Number of rows whose arrays all fit into the processor's cache."""
 _BYTES_AT_ONCE = 4 << 20
 
 
 def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
-    """The hash of each row of a key whose columns are given as arrays of equal length; short text may come packed."""
+    """Return the hash of each row of a key, given as columns of equal length; short text may be packed."""
     if not columns:
-        raise InputError("a key has at least one column")
+        raise InputError("a key must have at least one column")
     hashes = np.full(len(columns[0]), HASH_SEED, dtype=np.uint64)
     _hash_more(hashes, columns, one_seed=True)
     return hashes
 
 
 def placement_hash(columns: Sequence[pa.Array | PackedText], prefix: int) -> Hashes:
-    """The hash by which rows of a multiset table are placed; the first `prefix` columns identify the group.
+    """Return the hashes that place rows of a multiset table; the first `prefix` columns identify the group.
 
     The upper 32 bits are those of the group's own key hash, which decide the subtask. The lower 32 bits are the upper
     ones of the hash of all columns, so that the rows of one group spread over a range of hashes.
@@ -80,7 +79,7 @@ def placement_hash(columns: Sequence[pa.Array | PackedText], prefix: int) -> Has
 
 
 def group_ranges(hashes: Hashes) -> tuple[Hashes, Hashes]:
-    """The first and last placement hash that rows of groups can have, from the key hashes of the groups.
+    """Return the first and last placement hash of the rows of groups, from the key hashes of the groups.
 
     >>> [hex(end[0]) for end in group_ranges(np.array([0x0123_4567_89AB_CDEF], dtype=np.uint64))]
     ['0x123456700000000', '0x1234567ffffffff']
@@ -89,7 +88,7 @@ def group_ranges(hashes: Hashes) -> tuple[Hashes, Hashes]:
 
 
 def _hash_more(hashes: Hashes, columns: Sequence[pa.Array | PackedText], *, one_seed: bool) -> None:
-    """Hash columns into `hashes`, in place; `one_seed` says that all of these are equal so far."""
+    """Hash columns into `hashes`, in place; `one_seed` tells that all hashes are equal so far."""
     for number, column in enumerate(columns):
         if not isinstance(column, PackedText):
             if pa.types.is_null(column.type):
@@ -107,7 +106,7 @@ def _hash_more(hashes: Hashes, columns: Sequence[pa.Array | PackedText], *, one_
 
 
 def hash_table(table: pa.Table, key_columns: Sequence[str]) -> Hashes:
-    """The hash of each row of a table by some of its columns."""
+    """Return the hash of each row of a table by its key columns."""
     for name in key_columns:
         check_key_type(table.schema.field(name))
     batches = table.select(list(key_columns)).to_batches()
@@ -116,7 +115,7 @@ def hash_table(table: pa.Table, key_columns: Sequence[str]) -> Hashes:
 
 
 def hash_key(key: Any) -> int:
-    """The hash of one key: a Python value, or a tuple of them for a key of several columns.
+    """Return the hash of a key: a Python value, or a tuple of them for a key of several columns.
 
     Integers hash as longs, floats as doubles, datetimes as timestamps.
 
@@ -128,7 +127,7 @@ def hash_key(key: Any) -> int:
 
 
 def normalise_key(array: pa.Array) -> pa.Array:
-    """The array as keys are stored and compared: -0.0 becomes 0.0, and every NaN the same NaN, at any depth."""
+    """Return the array as keys are stored and compared: -0.0 as 0.0, and all NaN as one, at any depth."""
     kind = array.type
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         zeroed = pc.if_else(pc.equal(array, pa.scalar(0.0, kind)), pa.scalar(0.0, kind), array)
@@ -138,14 +137,14 @@ def normalise_key(array: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def _varies(kind: pa.DataType) -> bool:
-    """Whether a nested type has parts whose equal values may have different bits."""
+    """Return whether a nested type has parts whose equal values may have different bits."""
     if not (pa.types.is_struct(kind) or pa.types.is_map(kind) or is_list(kind)):
         return kind in (pa.float32(), pa.float64())
     return any(_varies(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def check_key_type(field: pa.Field, *, where: str = "") -> None:
-    """Refuse a column whose type has no key hash, or no values: nothing compares those."""
+    """Raise InputError for a column whose type cannot be part of a key."""
     if (reason := _refusal(field.type)) is not None:
         raise InputError(
             f"the column {field.name!r} of the type {field.type} cannot be part of a key: {reason}",
@@ -156,13 +155,13 @@ def check_key_type(field: pa.Field, *, where: str = "") -> None:
 
 
 def is_key_type(kind: pa.DataType) -> bool:
-    """Whether a column of the type can be part of a key."""
+    """Return whether a column of the type can be part of a key."""
     return _refusal(kind) is None
 
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def _refusal(kind: pa.DataType) -> str | None:
-    """Why a type is not one of keys; None: it is."""
+    """Return why a type cannot be part of a key, or None if it can."""
     if pa.types.is_struct(kind) or is_list(kind):
         found = (_refusal(kind.field(index).type) for index in range(kind.num_fields))
         return next((reason for reason in found if reason is not None), None)
@@ -190,14 +189,14 @@ def _hash_packed(text: PackedText, seeds: Hashes) -> tuple[Hashes, npt.NDArray[n
 
 
 def _hash_on(hashes: Hashes, column: pa.Array, seeds: Hashes) -> None:
-    """Go on from hashes so far (the seeds: one for each row, or for all) with one column more."""
+    """Add a column to the hashes; `seeds` are the hashes so far, one per row or one for all."""
     way = _way_of(column.type)
     assert way is not None, column.type
     _put(hashes, way(column, seeds), validity(column) if column.null_count else None)
 
 
 def _put(hashes: Hashes, hashed: Hashes, valid: npt.NDArray[np.bool_] | None) -> None:
-    """New hashes, where there are values; None: everywhere."""
+    """Store new hashes where `valid` is set, or everywhere if it is None."""
     if valid is None:
         hashes[:] = hashed
     else:
@@ -206,7 +205,7 @@ def _put(hashes: Hashes, hashed: Hashes, valid: npt.NDArray[np.bool_] | None) ->
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def _way_of(kind: pa.DataType) -> _Way | None:
-    """How values of a type are hashed; None: not at all."""
+    """Return the function that hashes values of a type, or None if there is none."""
     return next((way for is_kind, way in _WAYS if is_kind(kind)), None)
 
 
@@ -228,7 +227,7 @@ _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _narrow_bits(column: pa.Array) -> Hashes:
-    """The 32 bits by which values are hashed."""
+    """Return the 32 bits by which values are hashed."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return boolean_values(column).astype(np.uint64)
@@ -243,7 +242,7 @@ def _narrow_bits(column: pa.Array) -> Hashes:
 
 
 def _wide_bits(column: pa.Array) -> Hashes:
-    """The 64 bits by which values are hashed."""
+    """Return the 64 bits by which values are hashed."""
     kind = column.type
     if pa.types.is_float64(kind):
         return _float_bits(fixed_width_values(column, np.float64)).view(np.uint64)
@@ -272,11 +271,11 @@ def _hash_structs(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_lists(column: pa.Array, seeds: Hashes) -> Hashes:
-    """Position by position: the first items of all lists, the second ones of those that have two, and so on."""
+    """Hash lists position by position: the first items of all lists, then the second ones, and so on."""
     hashes = np.array(np.broadcast_to(seeds, len(column)))
     offsets, items = items_of(column)
     lengths = np.where(validity(column), np.diff(offsets), 0)
-    # Longest first, so that the lists that still have an item are always the first ones.
+    # Longest first, so that the lists that still have items are always a prefix.
     rows = np.argsort(-lengths, kind="stable")
     positions = np.arange(int(lengths.max()), dtype=np.int64)
     counts = len(rows) - np.searchsorted(lengths[rows[::-1]], positions, side="right")
@@ -304,16 +303,16 @@ def _hash_wide_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_unsigned(column: pa.Array, seeds: Hashes) -> Hashes:
-    digits = np.zeros((len(column), 9), dtype=np.uint8)  # one more, which says that they have no sign
+    digits = np.zeros((len(column), 9), dtype=np.uint8)  # one more byte, for the sign of unsigned values
     digits[:, 1:] = fixed_width_values(column, np.uint64).astype(">u8").view(np.uint8).reshape(len(column), 8)
     return _hash_shortened(digits, seeds)
 
 
 def _hash_shortened(flat: npt.NDArray[Any], seeds: Hashes) -> Hashes:
-    """Whole numbers in rows of bytes, big endian, by as few bytes as hold them."""
+    """Hash integers, given as rows of big-endian bytes, by the fewest bytes that hold them."""
     count, width = flat.shape
     sign = np.where(flat[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
-    # A leading byte can go while it repeats the sign and the byte after it still shows the sign.
+    # A leading byte is redundant if it repeats the sign and the byte after it still shows the sign.
     spare = (flat[:, :-1] == sign) & ((flat[:, 1:] & 0x80) == (sign & 0x80))
     leading = np.cumprod(spare, axis=1).sum(axis=1).astype(np.int64)
     starts = np.arange(count, dtype=np.int64) * width + leading

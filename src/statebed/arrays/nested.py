@@ -1,4 +1,4 @@
-"""Structs and lists taken apart and put together again, whole columns at a time."""
+"""Decomposition of structs and lists into columns, and the reverse."""
 
 from collections.abc import Callable
 
@@ -11,35 +11,35 @@ from statebed.arrays.columns import validity
 Offsets = npt.NDArray[np.int64]
 
 REMEMBERED_TYPES = 256
-"""Of so many types it is remembered what follows from them: that is asked with every batch."""
+"""Number of types whose derived properties are cached, since every batch needs them."""
 
 
 def storage_of(kind: pa.DataType) -> pa.DataType:
-    """The type, or what an extension type is stored as."""
+    """Return the type, or the storage type of an extension type."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     return kind
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of the type is a list of items, of any or of one length."""
+    """Return whether a value of the type is a list, of variable or fixed length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_list_view(kind: pa.DataType) -> bool:
-    """Whether a value of the type is a list whose items may be anywhere."""
+    """Return whether the type is a list view, whose items may be in any order."""
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
 def fields_of(array: pa.Array) -> list[pa.Array]:
-    """The fields of structs, each with as many rows; what stands in them where a struct is null is arbitrary."""
+    """Return the fields of structs, with the same number of rows; arbitrary where a struct is null."""
     return [array.field(index) for index in range(array.type.num_fields)]
 
 
 def items_of(array: pa.Array) -> tuple[Offsets, pa.Array]:
-    """Where the items of each list begin in an array of them all, with the end of the last, and that array.
+    """Return the start of each list in the array of all items, with the end of the last, and that array.
 
-    A list that is null may have items there.
+    A null list may have items there.
     """
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
@@ -54,7 +54,7 @@ def items_of(array: pa.Array) -> tuple[Offsets, pa.Array]:
 
 
 def with_parts(array: pa.Array, changed: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Structs, lists or maps with other fields or items, of the same number and type."""
+    """Return structs, lists or maps with other fields or items of the same number and type."""
     kind = array.type
     bitmap = pa.py_buffer(np.packbits(validity(array), bitorder="little")) if array.null_count else None
     if pa.types.is_struct(kind):

@@ -1,15 +1,15 @@
-"""Nested values as bytes that are equal where the values are, and compare as these do.
+"""Encoding of nested values as bytes that are equal if the values are, and compare as the values do.
 
-Arrow neither compares nor sorts structs, lists and maps. Encoded, a column of them is one of binary, which Arrow does
-both with. In it nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0; the order is that of the parts, one after the
-other: numbers by size with NaN as the greatest, text by its bytes, a list before a longer one that begins like it, and
-nulls after values. A map is the list of its entries, in the order that they have.
+Arrow neither compares nor sorts structs, lists and maps, but it does so with binary columns. In this encoding null
+equals null, NaN equals NaN, and -0.0 equals 0.0. Values are ordered part by part: numbers by size with NaN as the
+greatest, text by its bytes, a list before a longer one with the same start, and nulls after values. A map is the list
+of its entries, in their order.
 
-A part is a byte, 1 for a value and 2 for null, and then what the value is:
+A part is a byte, 1 for a value and 2 for null, followed by the value:
 
-- numbers, times, decimals: big endian, the sign turned, so that bytes ascend as numbers do;
-- text and binary: the bytes, with FF after each 00, and 00 00 behind the last; binary of one length: as it is;
-- structs: their fields, as parts; lists: their items, as parts, and 00 behind the last.
+- numbers, times, decimals: big endian with the sign inverted, so that bytes ascend as numbers do;
+- text and binary: the bytes, with FF after each 00, and 00 00 after the last; fixed-size binary: unchanged;
+- structs: their fields, as parts; lists: their items, as parts, and 00 after the last.
 """
 
 from functools import lru_cache
@@ -34,7 +34,7 @@ _SIGN = np.uint8(0x80)
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def is_encodable(kind: pa.DataType) -> bool:
-    """Whether values of a type can be encoded."""
+    """Return whether values of a type can be encoded."""
     if isinstance(kind, pa.BaseExtensionType):
         return is_encodable(kind.storage_type)
     if pa.types.is_dictionary(kind):
@@ -49,9 +49,9 @@ def is_encodable(kind: pa.DataType) -> bool:
 
 
 def encoded(column: pa.Array | pa.ChunkedArray, *, exact: bool = False) -> pa.Array | pa.ChunkedArray:
-    """The values of a nested column as bytes; null where they are.
+    """Return the values of a nested column as bytes; nulls stay null.
 
-    `exact`: zeros and NaN that differ in their bits have different bytes.
+    With `exact`, zeros and NaN that differ in their bits have different bytes.
     """
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([encoded(chunk, exact=exact) for chunk in column.chunks], _BINARY)
@@ -63,7 +63,7 @@ def encoded(column: pa.Array | pa.ChunkedArray, *, exact: bool = False) -> pa.Ar
 
 
 def _part(array: pa.Array, exact: bool) -> pa.Array:
-    """Each value with the byte before it that says whether it is null."""
+    """Return each value preceded by the byte that tells whether it is null."""
     while isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -77,7 +77,7 @@ def _part(array: pa.Array, exact: bool) -> pa.Array:
 
 
 def _fixed_part(content: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """As `_part`, of bytes in rows: several times faster than joining them one by one."""
+    """Return the same as `_part` for rows of bytes, several times faster than joining values one by one."""
     count, width = content.shape
     marked = np.empty((count, width + 1), dtype=np.uint8)
     marked[:, 0] = 1
@@ -92,7 +92,7 @@ def _fixed_part(content: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_] | N
 
 
 def _content(array: pa.Array, exact: bool) -> pa.Array:
-    """What each value is, without nulls: what stands where one is null is arbitrary."""
+    """Return the encoding of each value without its null byte; arbitrary at nulls."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _joined([_part(field, exact) for field in fields_of(array)], len(array))
@@ -110,21 +110,21 @@ def _joined(parts: list[pa.Array], count: int) -> pa.Array:
 def _list_content(array: pa.Array, exact: bool) -> pa.Array:
     offsets, items = _items_of_views(array) if is_list_view(array.type) else items_of(array)
     parts = _part(items, exact)
-    # The items of a list are neighbours, and so are their bytes.
+    # The items of a list are adjacent, and so are their bytes.
     ends = byte_offsets(parts)[offsets]
     joined = pa.Array.from_buffers(_BINARY, len(array), [None, pa.py_buffer(ends), parts.buffers()[2]])
     return pc.binary_join_element_wise(joined, _END, _NOTHING)
 
 
 def _items_of_views(array: pa.Array) -> tuple[Offsets, pa.Array]:
-    """As `items_of`, of lists whose items may be anywhere."""
+    """Return the same as `items_of` for list views, whose items may be in any order."""
     lengths = fixed_width_values(pc.list_value_length(array).cast(pa.int64()), np.int64)
     offsets = np.concatenate(([0], np.cumsum(np.where(validity(array), lengths, 0)))).astype(np.int64)
     return offsets, array.flatten()
 
 
 def _text_content(array: pa.Array) -> pa.Array:
-    # What is null may have bytes.
+    # Null lists may have items.
     text = pc.fill_null(array.cast(_BINARY), _NOTHING) if array.null_count else array.cast(_BINARY)
     offsets = byte_offsets(text)
     data = np.frombuffer(text.buffers()[2] or b"", dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
@@ -134,7 +134,7 @@ def _text_content(array: pa.Array) -> pa.Array:
 
 
 def _fixed_content(array: pa.Array, exact: bool) -> npt.NDArray[np.uint8]:
-    """The bytes of each value, in a row."""
+    """Return the bytes of each value, as rows."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return boolean_values(array).astype(np.uint8)[:, np.newaxis]
@@ -167,7 +167,7 @@ def _ascending_floats(values: npt.NDArray[np.generic], width: int, exact: bool) 
 
 
 def _over(rows: npt.NDArray[np.uint8]) -> pa.Array:
-    """The bytes of each row as binary."""
+    """Return the bytes of each row as binary."""
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
     return pa.Array.from_buffers(_BINARY, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])
 

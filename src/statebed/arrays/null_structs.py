@@ -1,8 +1,8 @@
-"""Null structs with fields that may not be null, as Parquet's writer takes them.
+"""Null structs with required fields, in a form that Parquet's writer accepts.
 
-Where a struct is null, its fields have no values, and Parquet stores none. But Arrow has a place for them there, which
-is null after a `take` or in `pa.nulls`, and the writer refuses that in a field that may not be null. Here such places
-count as filled: nobody reads them. A null in a struct that is there stays, and is refused.
+Where a struct is null, its fields have no values, and Parquet stores none. Arrow still has slots for them, which are
+null after a `take` or in `pa.nulls`, and the writer refuses nulls in a required field. Here such slots are marked as
+filled, since they are never read. A null in a struct that is not null stays, and is refused.
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ _Mask = npt.NDArray[np.bool_]
 
 
 def without_hidden_nulls(rows: pa.Table) -> pa.Table:
-    """The rows, without nulls in places that may not be null and that a null above them hides."""
+    """Return the rows without nulls in required fields that are hidden by a null above them."""
     for index, field in enumerate(rows.schema):
         if has_required_fields(field.type):
             array = one_chunk(rows.column(index))
@@ -27,8 +27,10 @@ def without_hidden_nulls(rows: pa.Table) -> pa.Table:
 
 
 def with_fields(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows as they were read, with the fields of the schema: Parquet has some types in another unit, such as seconds in
-    milliseconds, and Arrow casts no list of a fixed length that hides nulls.
+    """Return rows as read from a file, with the fields of the schema.
+
+    Parquet stores some types in another unit, such as seconds as milliseconds, and Arrow cannot cast a fixed-size list
+    that hides nulls.
     """
     if any(column.type != field.type for column, field in zip(rows.columns, schema, strict=True)):
         rows = without_hidden_nulls(rows)
@@ -37,7 +39,7 @@ def with_fields(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def has_required_fields(kind: pa.DataType) -> bool:
-    """Whether parts of nested values may not be null."""
+    """Return whether a nested type has required parts."""
     if not (_has_places_at_nulls(kind) or _has_any_length(kind)):
         return False
     # The entries of a map and its keys are never null.
@@ -54,7 +56,7 @@ def _has_any_length(kind: pa.DataType) -> bool:
 
 
 def _filled(array: pa.Array, hidden: _Mask, *, required: bool) -> pa.Array:
-    """The array; `hidden` are the rows above which something is null."""
+    """Return the array with hidden nulls filled; `hidden` are the rows with a null above them."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, _filled(array.storage, hidden, required=required))
@@ -72,7 +74,7 @@ def _filled(array: pa.Array, hidden: _Mask, *, required: bool) -> pa.Array:
 
 
 def _children(array: pa.Array, hidden: _Mask) -> list[pa.Array]:
-    """What structs and lists of a fixed length consist of."""
+    """Return the children of structs and fixed-size lists."""
     kind = array.type
     if pa.types.is_struct(kind):
         return [
@@ -84,7 +86,7 @@ def _children(array: pa.Array, hidden: _Mask) -> list[pa.Array]:
 
 
 def _items(array: pa.Array) -> pa.Array:
-    """What lists and maps consist of: where one is null it has no items, so nothing hides these."""
+    """Return the items of lists and maps. Null lists have no items, so no null hides them."""
     if not pa.types.is_map(array.type):
         return _filled(array.values, _nowhere(array.values), required=False)
     values = _filled(array.items, _nowhere(array.items), required=False)

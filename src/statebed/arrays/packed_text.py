@@ -1,8 +1,8 @@
-"""Short text as a few words of eight bytes, so that it is hashed, compared, moved and written like numbers.
+"""Short text packed into a few words of eight bytes, so that it is hashed, compared, moved and written like numbers.
 
-Words hold the bytes of the value, and zeros; the highest byte of the last word is the length, 255 for null. So values
-are equal when their words are, and all words but the last are just those that the hash takes. Values of more than
-MOST_BYTES have no such form.
+Words hold the bytes of the value, padded with zeros; the highest byte of the last word is the length, 255 for null.
+Values are equal if their words are, and all words but the last are those that the hash uses. Values of more than
+MOST_BYTES cannot be packed.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ Offsets = npt.NDArray[np.int64]
 _NULL = 255
 _WORD = 8
 NULL_WORD = np.uint64(_NULL << 56)
-"""The last word of a null."""
+"""Last word of a null."""
 _MOST_WORDS = 5
 MOST_BYTES = _MOST_WORDS * _WORD - 1
-"""Room for a UUID as text."""
+"""Maximum length of a value in bytes: room for a UUID as text."""
 _ROWS_AT_ONCE = 1 << 14
-"""Few enough that all arrays of a step stay in the processor's cache."""
+"""Number of rows whose arrays all fit into the processor's cache."""
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
 OFFSET_TYPES = {
     pa.string(): np.int32,
@@ -38,13 +38,13 @@ OFFSET_TYPES = {
 
 @dataclass(frozen=True)
 class PackedText:
-    """Values of text or bytes, all of them short; `words[0]` holds the first word of each."""
+    """Short values of text or bytes; `words[0]` holds the first word of each."""
 
     words: tuple[Words, ...]
 
     @classmethod
     def of(cls, array: pa.Array) -> "PackedText | None":
-        """A copy of the values; None when one is too long."""
+        """Return a copy of the values, or None if one is too long."""
         offsets = _offsets(array)
         lengths = np.diff(offsets)
         longest = int(lengths.max(initial=0))
@@ -65,11 +65,11 @@ class PackedText:
         return len(self.words[0])
 
     def slice(self, start: int, length: int) -> "PackedText":
-        """Neighbouring values where they lie."""
+        """Return a view of adjacent values."""
         return PackedText(tuple(word[start : start + length] for word in self.words))
 
     def widened(self, count: int) -> "PackedText":
-        """The values in so many words, or more where they have more."""
+        """Return the values in at least `count` words."""
         if count <= len(self.words):
             return self
         *others, last = self.words
@@ -78,7 +78,7 @@ class PackedText:
         return PackedText((*others, last ^ lengths, *zeros, lengths))
 
     def array(self, kind: pa.DataType) -> pa.Array:
-        """The values as an array."""
+        """Return the values as an array."""
         rows = np.empty((len(self), len(self.words)), dtype="<u8")
         for number, word in enumerate(self.words):
             rows[:, number] = word
@@ -101,12 +101,12 @@ class PackedText:
 
 
 def byte_offsets(column: pa.Array) -> Offsets:
-    """Where the values of a column of text or bytes begin, and where the last one ends."""
+    """Return the start of each value of a text or binary column, and the end of the last."""
     return _offsets(column).astype(np.int64)
 
 
 def text_of(column: pa.Array, offsets: Offsets) -> Text:
-    """The values of a column of text or bytes, with their offsets, to be read in words."""
+    """Return the values of a text or binary column with these offsets, for reading in words."""
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)[first:last]
     return Text.of(data, offsets[:-1] - first, np.diff(offsets))
@@ -121,7 +121,7 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.signedinteger]:
 
 
 def _pack_evenly(array: pa.Array, first: int, length: int, words: Sequence[Words]) -> None:
-    """Write the words of values of one length, at least a word; the bytes of the first begin at `first`."""
+    """Write the words of values of equal length, at least one word; the bytes of the first start at `first`."""
     data = array.buffers()[2]
     *others, last = words
 
@@ -130,7 +130,7 @@ def _pack_evenly(array: pa.Array, first: int, length: int, words: Sequence[Words
 
     for number, word in enumerate(others):
         word[:] = bytes_from(number * _WORD)
-    # The last eight bytes, without those that stand in other words: behind its end a value is not read.
+    # The last eight bytes, without those in other words: bytes after the end of a value are not read.
     left = length % _WORD
     if left:
         np.right_shift(bytes_from(length - _WORD), np.uint64(8 * (_WORD - left)), out=last)
@@ -143,7 +143,7 @@ def _pack(array: pa.Array, words: Sequence[Words]) -> None:
     """Write the words of each value."""
     text = text_of(array, byte_offsets(array))
     for number, word in enumerate(words):
-        # Behind its end a value is not read: there are other values, or nothing.
+        # Bytes after the end of a value are not read: they belong to other values, or do not exist.
         word[:] = text.words(np.minimum(number * _WORD, text.lengths))
         left = np.clip(text.lengths - number * _WORD, 0, _WORD)
         if (left < _WORD).any():

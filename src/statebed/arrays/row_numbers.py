@@ -1,7 +1,7 @@
-"""Numbers of rows inside partitions: row_number, rank, dense_rank, ntile and their like, over sorted rows.
+"""Row numbers inside partitions: row_number, rank, dense_rank, ntile and similar, over sorted rows.
 
-Rows stand partition after partition, each in its order; peers are rows of a partition that the order does not tell
-apart. Everything is arithmetic over whole columns.
+Rows are sorted by partition and order; peers are rows of a partition that are equal in the order. Everything is
+arithmetic over whole columns.
 """
 
 import enum
@@ -17,28 +17,28 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Numbering(enum.Enum):
-    """How rows of a partition are numbered, from 1 on."""
+    """Ways to number the rows of a partition, from 1."""
 
     ROW_NUMBER = "row_number"
-    """One after the other; peers in the order of all their columns."""
+    """Consecutive numbers; peers are ordered by all their columns."""
     RANK = "rank"
-    """Peers have the number of the first of them; numbers are left out after them."""
+    """Peers have the number of the first of them; numbers are skipped after them."""
     DENSE_RANK = "dense_rank"
-    """Peers have the same number; none is left out."""
+    """Peers have the same number; no number is skipped."""
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The shape of sorted rows."""
+    """Partitions and peers of sorted rows."""
 
     partition_begins: Flags
     """Whether a row is the first of its partition."""
     peers_begin: Flags
-    """Whether a row is the first of its peers; the first row of a partition is."""
+    """Whether a row is the first of its peers, as the first row of a partition always is."""
 
     @cached_property
     def starts(self) -> Integers:
-        """The first row of each partition."""
+        """First row of each partition."""
         return np.flatnonzero(self.partition_begins)
 
     @cached_property
@@ -47,27 +47,27 @@ class Partitions:
 
     @cached_property
     def partition(self) -> Integers:
-        """The number of each row's partition, from 0 on."""
+        """Number of each row's partition, from 0."""
         return np.cumsum(self.partition_begins) - 1
 
     @cached_property
     def place(self) -> Integers:
-        """The place of each row in its partition, from 0 on."""
+        """Position of each row in its partition, from 0."""
         return np.arange(len(self.partition), dtype=np.int64) - self.starts[self.partition]
 
     @cached_property
     def size(self) -> Integers:
-        """For each row, the rows of its partition."""
+        """Number of rows in each row's partition."""
         return self.sizes[self.partition]
 
     @cached_property
     def first_peer(self) -> Integers:
-        """For each row, the first of its peers."""
+        """First peer of each row."""
         return np.flatnonzero(self.peers_begin)[self._peer_group]
 
     @cached_property
     def last_peer(self) -> Integers:
-        """For each row, the last of its peers."""
+        """Last peer of each row."""
         return np.append(np.flatnonzero(self.peers_begin)[1:], len(self.peers_begin))[self._peer_group] - 1
 
     @cached_property
@@ -75,7 +75,7 @@ class Partitions:
         return np.cumsum(self.peers_begin) - 1
 
     def numbers(self, numbering: Numbering) -> Integers:
-        """The number of each row."""
+        """Return the number of each row."""
         if numbering is Numbering.ROW_NUMBER:
             return self.place + 1
         if numbering is Numbering.RANK:
@@ -83,16 +83,16 @@ class Partitions:
         return self._peer_group - self._peer_group[self.starts[self.partition]] + 1
 
     def ntile(self, buckets: int) -> Integers:
-        """The number of each row's bucket, of so many that differ by at most one row, larger ones first."""
+        """Return the number of each row's bucket; bucket sizes differ by at most one row, larger ones first."""
         small, larger = self.size // buckets, self.size % buckets
         in_larger = larger * (small + 1)
         beyond = self.place - in_larger
         return np.where(self.place < in_larger, self.place // (small + 1), larger + beyond // np.maximum(small, 1)) + 1
 
     def percent_rank(self) -> Doubles:
-        """The share of the other rows that come before; 0 in a partition of one row."""
+        """Return the share of the other rows that come before; 0 in a partition of one row."""
         return (self.numbers(Numbering.RANK) - 1) / np.maximum(self.size - 1, 1)
 
     def cume_dist(self) -> Doubles:
-        """The share of rows that do not come after the row."""
+        """Return the share of rows that do not come after the row."""
         return (self.place[self.last_peer] + 1) / self.size if len(self.size) else np.zeros(0)

@@ -1,8 +1,8 @@
-"""The order of rows: by columns that the user names, and the total order that breaks every tie.
+"""Order of rows: by columns that the user names, then the total order that breaks every tie.
 
-Every column becomes whole numbers of 64 bits that compare as its values do, so that sorting, finding ties and numbering
-rows is arithmetic. In the order that a user asks for, NaN is the greatest number and -0.0 equals 0.0; the total order
-tells even those apart, and compares nested values item by item: rows that it calls equal are equal byte by byte.
+Every column becomes 64-bit integers that compare as its values do, so that sorting, finding ties and numbering rows is
+arithmetic. In the user's order, NaN is the greatest number and -0.0 equals 0.0. The total order distinguishes even
+those, and compares nested values item by item: rows that are equal in it are equal byte by byte.
 """
 
 import enum
@@ -32,14 +32,14 @@ _TERM = re.compile(r"\s*(?P<column>.*?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nu
 
 
 class Way(enum.Enum):
-    """In which direction a column is sorted."""
+    """Direction in which a column is sorted."""
 
     ASCENDING = "asc"
     DESCENDING = "desc"
 
 
 class Nulls(enum.Enum):
-    """Where nulls go."""
+    """Position of nulls."""
 
     FIRST = "first"
     LAST = "last"
@@ -59,7 +59,7 @@ class OrderBy:
 
 
 def order_by(*terms: str | OrderBy) -> tuple[OrderBy, ...]:
-    """An order from texts such as 'price desc', 'at', 'name asc nulls last'.
+    """Parse an order from texts such as 'price desc', 'at', 'name asc nulls last'.
 
     As in Spark, nulls come first in ascending order and last in descending order unless the text says otherwise.
 
@@ -81,7 +81,7 @@ def _parsed(text: str) -> OrderBy:
 
 
 def check_order(terms: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
-    """Refuse an order by columns that are not there, are there twice, or have no order."""
+    """Raise InputError for an order by columns that are missing, repeated, or cannot be ordered."""
     names = [one.column for one in terms]
     if not names or len(set(names)) != len(names):
         raise InputError(f"the order {names} names no column, or one twice", where=where, fix="name each column once")
@@ -97,7 +97,7 @@ def check_order(terms: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> 
 
 
 def user_keys(rows: pa.Table, terms: Sequence[OrderBy]) -> list[Integers]:
-    """Numbers by which rows are in the user's order, the most significant first."""
+    """Return integers whose order is the user's order of rows, the most significant first."""
     keys = []
     for one in terms:
         array = normalise_key(one_chunk(rows[one.column]))
@@ -113,20 +113,20 @@ def user_keys(rows: pa.Table, terms: Sequence[OrderBy]) -> list[Integers]:
 
 
 def total_keys(rows: pa.Table, columns: Sequence[str]) -> list[Integers]:
-    """Numbers by which rows are in total order, nulls last."""
+    """Return integers whose order is the total order of rows, nulls last."""
     return [key for name in columns for key in _keys(one_chunk(rows[name]))]
 
 
 def sorted_by(keys: Sequence[Integers]) -> Integers:
-    """Row numbers in the order of the keys, the most significant first; rows that tie stay in their order.
+    """Return row numbers in the order of the keys, the most significant first; the sort is stable.
 
-    Keys are packed into as few words as their ranges allow, beside the row's number: numbers are sorted several times
-    faster than places of numbers. Later words sort only the rows that tie in the first ones.
+    Keys are packed into as few words as their ranges allow, together with the row number: sorting numbers is several
+    times faster than an argsort. Later words sort only the rows that tie in the first ones.
     """
     count = len(keys[0])
     row_bits = max(count - 1, 1).bit_length()
     words = _words(keys, _WORD - row_bits)
-    # To look for ties costs as much as to sort by one word more.
+    # Looking for ties costs as much as sorting by one more word.
     first = words if len(words) <= _FIRST_WORDS + 1 else words[:_FIRST_WORDS]
     later = words[len(first) :]
     order = _sorted_by_words(first, count, row_bits)
@@ -151,12 +151,12 @@ def _sorted_by_words(words: Sequence[Words], count: int, row_bits: int) -> Integ
 
 
 def _words(keys: Sequence[Integers], room: int) -> list[Words]:
-    """The keys as words of at most `room` bits, several in one where they fit, cut in two where one does not."""
+    """Return the keys as words of at most `room` bits, several in one if they fit, split if one does not."""
     words: list[tuple[Words, int]] = []
     for key in keys:
         least = int(key.min(initial=_GREATEST))
         bits = max(int(key.max(initial=least)) - least, 0).bit_length()
-        # Differences of 64-bit numbers are right modulo 2**64.
+        # Differences of 64-bit numbers are correct modulo 2**64.
         value = key.view(np.uint64) - np.uint64(least % (1 << _WORD))
         pieces = [(value, bits)]
         if bits > room:
@@ -171,7 +171,7 @@ def _words(keys: Sequence[Integers], room: int) -> list[Words]:
 
 
 def changes(keys: Sequence[Integers | Words], order: Integers) -> Flags:
-    """Whether each row, in this order, differs from the one before it; the first does."""
+    """Return whether each row, in this order, differs from the one before it; the first always does."""
     differs = np.zeros(len(order), dtype=np.bool_)
     differs[:1] = True
     for key in keys:
@@ -181,7 +181,7 @@ def changes(keys: Sequence[Integers | Words], order: Integers) -> Flags:
 
 
 def codes(array: pa.Array) -> Integers:
-    """Numbers that compare as the values do; what stands at nulls is arbitrary."""
+    """Return integers that compare as the values do; arbitrary at nulls."""
     return _nested_codes(array) if pa.types.is_nested(array.type) else _plain_codes(sortable(array))
 
 
@@ -208,7 +208,7 @@ def _is_stored_as_integer(kind: pa.DataType) -> bool:
 
 
 def unscaled(array: pa.Array) -> Integers | None:
-    """Decimals as whole numbers of their last digit, if all fit 64 bits; what stands at nulls is arbitrary."""
+    """Return decimals as unscaled integers, or None if one exceeds 64 bits; arbitrary at nulls."""
     words = fixed_width_values(array, np.dtype(("<i8", (2,)))).astype(np.int64, copy=False)
     low, high = words[:, 0], words[:, 1]
     fits = (high == low >> np.int64(63)) | ~validity(array)
@@ -224,7 +224,7 @@ def _keys(array: pa.Array) -> list[Integers]:
 
 
 def _places_in_dictionary(array: pa.Array) -> Integers:
-    """The place of each value among the distinct values, in their order."""
+    """Return the position of each value among the sorted distinct values."""
     if pa.types.is_null(array.type):
         return np.zeros(len(array), dtype=np.int64)
     try:
@@ -247,7 +247,8 @@ def _nested_codes(array: pa.Array) -> Integers:
     items = array.flatten()
     keys = _keys(items)
     item_codes = keys[0] if len(keys) == 1 else _dense(keys, len(items))
-    # Unsigned big-endian numbers compare as their bytes do, and shorter lists come before longer ones that begin alike.
+    # Unsigned big-endian numbers compare as their bytes do, and shorter lists come before longer ones with the same
+    # start.
     content = (item_codes.view(np.uint64) ^ _SIGN).astype(">u8")
     ends = np.concatenate(([0], np.cumsum(lengths * content.itemsize))).astype(np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(content)]
@@ -262,7 +263,7 @@ def _lengths(array: pa.Array) -> Integers:
 
 
 def _dense(keys: Sequence[Integers], count: int) -> Integers:
-    """The place of each row among the distinct ones."""
+    """Return the position of each row among the distinct rows."""
     if not keys or not count:
         return np.zeros(count, dtype=np.int64)
     order = sorted_by(keys)

@@ -1,7 +1,7 @@
-"""Values that no file can hold, though their type can be stored: refused before they are taken.
+"""Values that no file can hold although their type can be stored: refused before they are accepted.
 
-Parquet has neither timestamps in seconds, which become milliseconds, nor dates in milliseconds, which become days. And
-its writer refuses nulls in parts of nested values that may not be null, which Arrow does not.
+Parquet has no timestamps in seconds, which become milliseconds, and no dates in milliseconds, which become days. Its
+writer also refuses nulls in required parts of nested values, which Arrow does not.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _LAST_DAY = (1 << 31) - 1
 
 
 def check_values(column: pa.Array | pa.ChunkedArray, name: str, *, where: str) -> None:
-    """Refuse a column with values that files cannot hold."""
+    """Raise InputError for a column with values that files cannot hold."""
     if _has_limits(column.type) and not _fit(one_chunk(column)):
         raise InputError(
             f"the column {name!r} of the type {column.type} has a value that a file cannot hold",
@@ -64,7 +64,7 @@ def _fit(array: pa.Array) -> bool:
 
 
 def _complete(array: pa.Array, seen: npt.NDArray[np.bool_]) -> bool:
-    """Whether parts that may not be null are not, where all above them is there: in these rows."""
+    """Return whether required parts have no nulls in the rows `seen`, except below null values."""
     kind = array.type
     if not has_required_fields(kind):
         return True

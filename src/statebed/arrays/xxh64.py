@@ -1,8 +1,8 @@
-"""XXH64 of many values at once, in numpy, each with a seed of its own.
+"""XXH64 of many values at once, in numpy, each with its own seed.
 
-Loops run over positions inside values, never over rows. Arrays are changed in place where they can be: fresh ones cost
-as much as the arithmetic. Callers hand over as many rows as the processor's cache holds. Seeds are one for each row, or
-one for all of them; so are hashes of empty values.
+Loops run over positions inside values, never over rows. Arrays are changed in place where possible: allocating new ones
+costs as much as the arithmetic. Callers pass as many rows as fit into the processor's cache. There is one seed per row,
+or one for all; the same holds for hashes of empty values.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,17 +34,17 @@ _LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8
 
 @dataclass(frozen=True)
 class Text:
-    """Some bytes for each row, read in words of eight."""
+    """Bytes of each row, read in words of eight."""
 
     data: Hashes
     starts: Places
     lengths: Places
-    """Of each row; or one number, when all are equally long and equally far from each other."""
+    """Length of each row, or one number if all rows have the same length and distance."""
 
     @classmethod
     def of(cls, data: npt.NDArray[np.uint8], starts: Places, lengths: Places) -> "Text":
-        """Rows data[start : start + length]; if they are equally long, they are equally far from each other."""
-        # Zeros behind the last byte: a word may reach over it.
+        """Return the rows data[start : start + length]; rows of equal length must have equal distances."""
+        # Padded with zeros, because a word may reach beyond the last byte.
         padded = np.zeros(len(data) // _WORD + 2, dtype="<u8")
         padded.view(np.uint8)[: len(data)] = data
         return cls(padded, starts, lengths[:1] if (lengths == lengths[0]).all() else lengths)
@@ -53,26 +53,26 @@ class Text:
         return Text(self.data, self.starts[rows], self.lengths[rows])
 
     def words(self, place: Places) -> Hashes:
-        """A fresh array of the words at a place inside each row; one place for all rows, or one for each."""
+        """Return a new array of the words at a position inside each row; one position for all rows, or one per row."""
         if len(self.lengths) < len(self.starts):
             return self._evenly(1, int(place[0])).reshape(-1)
         return self._gathered(self.starts + place)
 
     def stripes(self, number: int) -> Hashes:
-        """A fresh array of the four words of a stripe of each row."""
+        """Return a new array of the four words of a stripe of each row."""
         if len(self.lengths) < len(self.starts):
             return self._evenly(len(_WORDS_OF_STRIPE), number * _STRIPE)
         return self._gathered(self.starts + (number * _STRIPE + _WORDS_OF_STRIPE))
 
     def _evenly(self, count: int, place: int) -> Hashes:
-        """Neighbouring words, when all rows are equally long."""
+        """Return adjacent words of rows of equal length."""
         step = int(self.starts[1] - self.starts[0])
         shape, strides = (count, len(self.starts)), (_WORD, step)
         first = int(self.starts[0]) + place
         return np.ndarray(shape, dtype="<u8", buffer=self.data, offset=first, strides=strides).copy()
 
     def _gathered(self, at: Places) -> Hashes:
-        """The words at these bytes. Reading two aligned words for each is faster than one that is not."""
+        """Return the words at these bytes. Reading two aligned words for each is faster than an unaligned one."""
         shift = (at & (_WORD - 1)).astype(np.uint64)
         shift <<= np.uint64(3)
         at >>= 3
@@ -80,7 +80,7 @@ class Text:
         words >>= shift
         at += 1
         upper = self.data.take(at)
-        # In two steps, because a shift by 64 is none.
+        # In two steps, because a shift by 64 has no effect.
         upper <<= np.uint64(1)
         upper <<= np.uint64(63) - shift
         words |= upper
@@ -88,12 +88,12 @@ class Text:
 
 
 def hash_halves(values: Hashes, seeds: Hashes) -> Hashes:
-    """Values of four bytes each."""
+    """Hash values of four bytes each."""
     return _finished(_mixed_half(seeds + (_P5 + np.uint64(_HALF)), values))
 
 
 def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
-    """Values of eight bytes each."""
+    """Hash values of eight bytes each."""
     if (loops := loops_for(len(values))) is not None:
         hashes: Hashes = loops.hash_words(values, seeds)
         return hashes
@@ -101,7 +101,7 @@ def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
 
 
 def hash_text(text: Text, seeds: Hashes) -> Hashes:
-    """Values of any number of bytes."""
+    """Hash values of any length."""
     lengths = text.lengths
     seeds = np.broadcast_to(seeds, text.starts.shape)
     hashes = seeds + _P5
@@ -110,7 +110,7 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
         if stripes.min() == stripes.max():
             hashes = _stripes(text, stripes, seeds)
         else:
-            # Longest first, so that the rows that still have a stripe are always the first ones.
+            # Longest first, so that the rows that still have a stripe are always a prefix.
             rows = np.argsort(-lengths)[: np.count_nonzero(stripes)]
             hashes[rows] = _stripes(text.some(rows), stripes[rows], seeds[rows])
     hashes += lengths.astype(np.uint64)
@@ -126,8 +126,9 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
 
 
 def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
-    """Values of fewer than forty bytes, and zeros; the highest byte of their last word is their length. What comes out
-    where that is 255 is arbitrary.
+    """Hash values of fewer than forty bytes, padded with zeros; the highest byte of their last word is their length.
+
+    The result is arbitrary where the length is 255.
     """
     if len(words) * _WORD <= _STRIPE and (loops := loops_for(len(words[0]))) is not None:
         compiled: Hashes = loops.hash_packed(tuple(words), seeds)
@@ -160,7 +161,7 @@ def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
 
 
 def _last_words(words: Sequence[Hashes], numbers: Hashes) -> Hashes:
-    """The words of these numbers; one for all rows, or one for each."""
+    """Return the words with these numbers; one number for all rows, or one per row."""
     if len(numbers) == 1:
         return words[int(numbers[0])]
     last = np.zeros_like(words[0])
@@ -170,7 +171,7 @@ def _last_words(words: Sequence[Hashes], numbers: Hashes) -> Hashes:
 
 
 def _mixed_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> Hashes:
-    """With the bytes behind the last whole word, fewer than eight."""
+    """Mix in the bytes after the last whole word, fewer than eight."""
     whole = rest >= _HALF
     if whole.any():
         hashes = _mixed_where(whole, _mixed_half, hashes, tail & _LOWER_HALF)
@@ -184,7 +185,7 @@ def _mixed_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> 
 
 
 def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
-    """The 32-byte stripes of values that have at least one, those with the most first."""
+    """Hash the 32-byte stripes of values that have at least one, those with the most first."""
     lanes = seeds + _LANE_SEEDS
     fewest = int(stripes.min())
     for number in range(int(stripes.max())):
@@ -203,7 +204,7 @@ def _mix_lane(lanes: Hashes, words: Hashes) -> None:
 
 
 def _merged_lanes(lanes: Hashes) -> Hashes:
-    """What the four lanes give."""
+    """Combine the four lanes."""
     merged: Hashes = np.zeros_like(lanes[0])
     for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
         rotated = lane.copy()
@@ -219,13 +220,13 @@ def _merged_lanes(lanes: Hashes) -> Hashes:
 def _mixed_where(
     rows: npt.NDArray[np.bool_], mixed: Callable[[Hashes, Hashes], Hashes], hashes: Hashes, words: Hashes
 ) -> Hashes:
-    """The hashes, those of some rows with words; `rows` is one answer for all, or one for each."""
+    """Mix words into the hashes of some rows; `rows` is one flag for all, or one per row."""
     if rows.all():
         return mixed(hashes, words)
     if not rows.any():
         return hashes
     changed = mixed(hashes, words)
-    # What changed, times one or zero: several times faster than a copy through a mask.
+    # The change, multiplied by one or zero, is several times faster than a masked copy.
     changed ^= hashes
     changed *= rows.astype(np.uint64)
     changed ^= hashes
@@ -249,7 +250,7 @@ def _mixed_byte(hashes: Hashes, lowest: Hashes) -> Hashes:
 
 
 def _stirred(values: Hashes, hashes: Hashes, *, bits: int, factor: np.uint64) -> Hashes:
-    """The values with the hashes; they are overwritten."""
+    """Combine the values with the hashes; `values` are overwritten."""
     values ^= hashes
     _rotate(values, bits)
     values *= factor

@@ -1,7 +1,7 @@
 """Checksums and content digests.
 
-CRC-32C guards bytes against damage; the digest names them. The digest is the first 128 bits of SHA-256, in
-hex: the same result has the same name, whoever wrote it.
+CRC-32C detects damage; the digest names the bytes. It is the first 128 bits of SHA-256 in hex, so the same content has
+the same name, independent of the writer.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ def digest(data: bytes) -> str:
 
 
 class RunningDigest:
-    """Checksum and digest of bytes that come piece by piece.
+    """Checksum and digest of bytes that arrive in pieces.
 
     >>> running = RunningDigest()
     >>> for piece in (b"sta", b"te"):

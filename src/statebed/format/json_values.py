@@ -79,7 +79,7 @@ def _structs(array: pa.StructArray) -> list[dict[str, Any] | None]:
 
 
 def _lists(array: pa.Array) -> list[list[Any] | None]:
-    items: Iterator[Any] = iter(json_values(array.flatten()))  # without what stands behind nulls
+    items: Iterator[Any] = iter(json_values(array.flatten()))  # without the values under nulls
     lengths: list[int | None] = pc.list_value_length(array).to_pylist()
     return [None if length is None else list(islice(items, length)) for length in lengths]
 
@@ -94,7 +94,7 @@ def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
         here = keys[start - first : stop - first] if valid else []
         if len(set(here)) < len(here):
             raise UnsupportedTypeError(
-                f"a map holds the key {max(here, key=here.count)!r} twice; a JSON object cannot",
+                f"a map has the key {max(here, key=here.count)!r} twice, which a JSON object cannot have",
                 fix="remove duplicate keys before the sink",
             )
         found.append(dict(zip(here, items[start - first : stop - first], strict=False)) if valid else None)
@@ -107,7 +107,7 @@ def _name(key: Any) -> str:
 
 
 def _floats(array: pa.Array) -> list[float | None]:
-    """Return doubles whose decimal text is the shortest that gives the value of the array's own, narrower type."""
+    """Return doubles whose shortest decimal text equals that of the value in the array's own, narrower type."""
     if pa.types.is_float32(array.type):
         array = array.cast(pa.string()).cast(pa.float64())
     elif pa.types.is_float16(array.type):
@@ -122,7 +122,7 @@ def _not_finite(value: float) -> str:
 
 
 def _dates_and_times(array: pa.Array) -> list[str | None]:
-    """Return ISO 8601 text; by numpy, because datetime and Arrow cannot write all years that timestamps may have."""
+    """Return ISO 8601 text. Uses numpy, because datetime and Arrow cannot write all years that timestamps may have."""
     kind = array.type
     if pa.types.is_date(kind):
         days = array.cast(pa.date32())

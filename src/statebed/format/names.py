@@ -1,7 +1,7 @@
-"""Names of objects: the only module that formats or parses them.
+"""Object names: the only module that formats or parses them.
 
-All names are relative to the job's folder, which `job_folder` names. Numbers of epochs and runs are padded to
-twelve digits, so that the order of names is the order of numbers.
+All names are relative to the job's folder, whose name is `job_folder`. Numbers of epochs and runs are padded to twelve
+digits, so that the order of names is the order of numbers.
 """
 
 import re
@@ -25,7 +25,7 @@ _PUBLISHED = re.compile(rf"{CHECKPOINTS}/[0-9]{{{EPOCH_DIGITS}}}/published-([^/]
 
 
 def check_name(kind: str, name: str) -> str:
-    """Give back `name`, or say why it cannot be part of an object name.
+    """Return `name`; raise InvalidNameError if it cannot be part of an object name.
 
     >>> check_name("job", "rides")
     'rides'
@@ -88,7 +88,7 @@ def compacted_file(run: int, operator_id: str, table: str, subtask_index: int, d
 
 
 def savepoint(epoch: int, name: str, digest: str) -> str:
-    """The copy of a pinned record; it lies in the folder of the epoch that introduces the pin."""
+    """Return the name of the copy of a pinned record, in the folder of the epoch that introduces the pin."""
     return f"{epoch_folder(epoch)}/savepoint-{check_part('savepoint', name)}.{digest}.metadata"
 
 
@@ -117,25 +117,25 @@ def spark_folder(run: int) -> str:
 
 
 def epoch_of(path: str) -> int | None:
-    """The epoch in whose folder the object (or the folder itself) lies, or None outside `checkpoints/`."""
+    """Return the epoch whose folder contains the object (or is `path` itself), or None outside `checkpoints/`."""
     match = _EPOCH_FOLDER.fullmatch(path)
     return int(match.group(1)) if match else None
 
 
 def run_of_compaction(path: str) -> int | None:
-    """The run that wrote a compacted file, or None for any other object."""
+    """Return the run that wrote a compacted file, or None for any other object."""
     match = _COMPACTED.fullmatch(path)
     return int(match.group(1)) if match else None
 
 
 def run_of(path: str) -> int | None:
-    """The run that an object below `runs/` (or the folder itself) tells of, or None for any other object."""
+    """Return the run of an object below `runs/` (or of the folder itself), or None for any other object."""
     match = _RUN.fullmatch(path)
     return int(match.group(1)) if match else None
 
 
 def request_of(path: str) -> str | None:
-    """The id of a request, or None for answers and any other object."""
+    """Return the id of a request, or None for answers and any other object."""
     folder, _, request_id = path.partition("/")
     if folder != REQUESTS or "." in request_id or len(request_id) > MAX_NAME_LENGTH:
         return None
@@ -143,30 +143,30 @@ def request_of(path: str) -> str | None:
 
 
 def request_of_answer(path: str) -> str | None:
-    """The id of the request that an answer belongs to, or None for requests and any other object."""
+    """Return the id of the request that an answer belongs to, or None for requests and any other object."""
     stem = path.removesuffix(".answer")
     return request_of(stem) if stem != path else None
 
 
 def is_metadata(path: str) -> bool:
-    """Whether the object may name others: a record, a subtask's metadata, a savepoint."""
+    """Return whether the object may refer to others: a record, a subtask's metadata, a savepoint."""
     return path.endswith(".metadata")
 
 
 def sink_of_marker(path: str) -> str | None:
-    """The sink whose marker the object is, or None."""
+    """Return the sink of a published marker, or None for any other object."""
     match = _PUBLISHED.fullmatch(path)
     return match.group(1) if match else None
 
 
 def digest_of(path: str) -> str | None:
-    """The digest of its bytes that the name of a content-addressed object holds, or None."""
+    """Return the content digest in the name of a content-addressed object, or None."""
     match = _DIGEST.fullmatch(path)
     return match.group(1) if match else None
 
 
 def another(path: str, copy: int) -> str:
-    """The name of one more object with the bytes of a content-addressed one.
+    """Return the name of another copy of a content-addressed object.
 
     >>> another("data/op-t-0.0123456789abcdef0123456789abcdef.parquet", 2)
     'data/op-t-0.2.0123456789abcdef0123456789abcdef.parquet'
@@ -190,14 +190,14 @@ def _index(subtask_index: int) -> int:
 
 
 def check_part(kind: str, name: str) -> str:
-    """Give back a name that stands inside an object name, or say why it cannot.
+    """Return a name that is part of an object name; raise InvalidNameError if it cannot be.
 
-    '-' and '.' separate the parts of an object name, so ids inside one are free of them.
+    '-' and '.' separate the parts of an object name, so ids must not contain them.
     """
     check_name(kind, name)
     if kind in {"operator", "table", "stream", "request"} and ("-" in name or "." in name):
         raise InvalidNameError(
-            f"the {kind} name {name!r} holds '-' or '.', which separate the parts of an object name",
+            f"the {kind} name {name!r} contains '-' or '.', which separate the parts of an object name",
             fix=f"use '_' instead: {name.replace('-', '_').replace('.', '_')!r}",
         )
     return name

@@ -1,8 +1,7 @@
 """Ownership of the 64-bit key-hash space: contiguous ranges, one per subtask.
 
-`subtask = ((hash >>> 32) * parallelism) >>> 32` over unsigned hashes, so the JVM and numpy route alike with
-one multiplication, and each subtask owns one range. Ranges hold both their ends: the whole space is (0, 2**64
-- 1).
+`subtask = ((hash >>> 32) * parallelism) >>> 32` over unsigned hashes, so the JVM and numpy route alike with one
+multiplication, and each subtask owns one range. Both ends of a range are included: the whole space is (0, 2**64 - 1).
 """
 
 import numpy as np
@@ -25,7 +24,7 @@ def check_parallelism(parallelism: int) -> int:
 
 
 def owned_range(subtask_index: int, parallelism: int) -> HashRange:
-    """The range of hashes that a subtask owns."""
+    """Return the range of hashes that a subtask owns."""
     if not 0 <= subtask_index < check_parallelism(parallelism):
         raise InputError(f"subtask {subtask_index} of {parallelism} does not exist")
     return HashRange(
@@ -35,7 +34,7 @@ def owned_range(subtask_index: int, parallelism: int) -> HashRange:
 
 
 def subtask_of(hashes: npt.NDArray[np.uint64], parallelism: int) -> npt.NDArray[np.uint16]:
-    """The owner of each hash; of 16 bits, which numpy sorts by radix."""
+    """Return the owner of each hash, as 16-bit numbers, which numpy sorts by radix."""
     high = hashes >> np.uint64(32)
     return ((high * np.uint64(check_parallelism(parallelism))) >> np.uint64(32)).astype(np.uint16)
 
@@ -45,7 +44,7 @@ def overlaps(one: HashRange, other: HashRange) -> bool:
 
 
 def intersection(one: HashRange, other: HashRange) -> HashRange | None:
-    """What both have in common; None for nothing."""
+    """Return the intersection of two ranges, or None if it is empty."""
     if not overlaps(one, other):
         return None
     return HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
@@ -56,5 +55,5 @@ def _first_high_word(subtask_index: int, parallelism: int) -> int:
 
 
 def in_range(hashes: npt.NDArray[np.uint64], owned: HashRange) -> npt.NDArray[np.bool_]:
-    """Which hashes lie in the range."""
+    """Return which hashes are in the range."""
     return (hashes >= np.uint64(owned.first)) & (hashes <= np.uint64(owned.last))

@@ -11,7 +11,7 @@ _logger = logging.getLogger(__name__)
 
 
 def read_checked(read: Callable[[], T]) -> T:
-    """Return what `read` returns. If it raises CorruptObjectError, log that and call it once more."""
+    """Return the result of `read`. If it raises CorruptObjectError, log that and call it once more."""
     try:
         return read()
     except CorruptObjectError as error:

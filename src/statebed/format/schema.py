@@ -1,13 +1,11 @@
-"""Schemas of tables: reserved columns, field ids, schema ids, and their bytes.
+"""Schemas of tables: reserved columns, field ids, schema ids, and their encoding.
 
-A column is known by its field id, which it gets once and keeps through renames and reorderings; ids are never
-used again. A table's schemas form a list that only grows: the schema id of a file is the position of its
-schema there. On disk a schema is an Arrow IPC schema message, and a field's id is its metadata entry
-`PARQUET:field_id`, which is also where Parquet files carry it. Ids stand on top-level columns; a nested type
-is one unit.
+A column is identified by its field id, which it gets once and keeps through renames and reorderings; ids are never
+reused. A table's schemas form a list that only grows: the schema id of a file is the position of its schema in the
+list. On disk a schema is an Arrow IPC schema message, and a field's id is its metadata entry `PARQUET:field_id`, as in
+Parquet files. Only top-level columns have ids; a nested type is one unit.
 
-Metadata other than the field id (pandas', Spark's) is not part of a schema: it would make equal states
-differ.
+Metadata other than the field id (pandas', Spark's) is not part of a schema, because it would make equal states differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,14 +31,14 @@ RESERVED_FIELDS: dict[str, pa.Field] = {
 }
 RESERVED_FIELD_IDS = {KEY_HASH: 1, TIME: 2, SEQUENCE: 3, BIN: 4, DELETED: 5}
 FIRST_USER_FIELD_ID = 16
-"""Lower ids are kept for reserved columns of later versions."""
+"""First field id of user columns; lower ids are reserved for reserved columns of later versions."""
 
 _FIELD_ID = b"PARQUET:field_id"
 _LIST_ITEM = "element"
 
 
 def check_user_columns(names: Iterable[str], *, where: str = "") -> None:
-    """Refuse column names that are empty, repeated, or reserved (in any case: SQL engines ignore it)."""
+    """Raise InputError for column names that are empty, repeated, or reserved, ignoring case as SQL engines do."""
     seen: set[str] = set()
     for name in names:
         if not name:
@@ -58,12 +56,12 @@ def check_user_columns(names: Iterable[str], *, where: str = "") -> None:
 
 
 def reserved_field(name: str) -> pa.Field:
-    """A reserved column with its type and field id."""
+    """Return a reserved column with its type and field id."""
     return with_field_id(RESERVED_FIELDS[name], RESERVED_FIELD_IDS[name])
 
 
 def with_field_id(field: pa.Field, field_id: int) -> pa.Field:
-    """`field` with this id, and without any other metadata at any depth."""
+    """Return `field` with this id, and without any other metadata at any depth."""
     return pa.field(
         field.name,
         _without_metadata(field.type),
@@ -73,22 +71,21 @@ def with_field_id(field: pa.Field, field_id: int) -> pa.Field:
 
 
 def field_id(field: pa.Field) -> int:
-    """The id that a field carries."""
+    """Return the id of a field; raise FormatError if it has none."""
     text = (field.metadata or {}).get(_FIELD_ID)
     if text is None or not text.isdigit():
         raise FormatError(
-            f"the column {field.name!r} carries no field id",
+            f"the column {field.name!r} has no field id",
             fix="pass the schema through assign_field_ids before it is written",
         )
     return int(text)
 
 
 def assign_field_ids(schema: pa.Schema, *, history: Sequence[pa.Schema] = (), where: str = "") -> pa.Schema:
-    """The user's schema with a field id on every column.
+    """Return the user's schema with a field id on every column.
 
-    A column that carries an id keeps it (so a rename keeps the column); one with the name of a column of the
-    newest schema in `history` takes that one's id; any other gets an id that no schema in `history` ever
-    used.
+    A column that has an id keeps it (so a rename keeps the column). A column with the name of a column of the newest
+    schema in `history` gets that column's id. Any other gets an id that no schema in `history` ever used.
     """
     check_user_columns(schema.names, where=where)
     newest = {field.name: field_id(field) for field in history[-1]} if history else {}
@@ -110,28 +107,28 @@ def assign_field_ids(schema: pa.Schema, *, history: Sequence[pa.Schema] = (), wh
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` with field ids and no other metadata: what is compared, hashed and stored."""
+    """Return `schema` with field ids and no other metadata: the form that is compared, hashed and stored."""
     return pa.schema([with_field_id(field, field_id(field)) for field in schema])
 
 
 def same_schema(one: pa.Schema, other: pa.Schema) -> bool:
-    """Whether two schemas mean the same: names, order, types, nullability and field ids."""
+    """Return whether two schemas have the same names, order, types, nullability and field ids."""
     return bool(canonical_schema(one).equals(canonical_schema(other), check_metadata=True))
 
 
 def schema_to_bytes(schema: pa.Schema) -> bytes:
-    """An Arrow IPC schema message; the same bytes for schemas that mean the same."""
+    """Return an Arrow IPC schema message; equal schemas have the same bytes."""
     data: bytes = canonical_schema(schema).serialize().to_pybytes()
     return data
 
 
 def schema_from_bytes(data: bytes, *, where: str = "") -> pa.Schema:
-    """The schema that `schema_to_bytes` wrote."""
+    """Return the schema encoded by `schema_to_bytes`."""
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptObjectError(
-            f"{len(data)} bytes are no Arrow IPC schema message: {error}",
+            f"{len(data)} bytes are not an Arrow IPC schema message: {error}",
             where=where,
             fix="restore the object from a backup, or fork to an older intact epoch",
         ) from error
@@ -139,7 +136,7 @@ def schema_from_bytes(data: bytes, *, where: str = "") -> pa.Schema:
 
 
 def register_schema(known: Sequence[TableSchema], schema: pa.Schema) -> tuple[int, tuple[TableSchema, ...]]:
-    """The id of `schema` in a table's list, and the list with it: grown by one if it was not there."""
+    """Return the id of `schema` in a table's list, and the list, with the schema appended if it was missing."""
     data = schema_to_bytes(schema)
     for entry in known:
         if entry.arrow_ipc == data or same_schema(schema_from_bytes(entry.arrow_ipc), schema):
@@ -149,13 +146,13 @@ def register_schema(known: Sequence[TableSchema], schema: pa.Schema) -> tuple[in
 
 
 def merge_schema_lists(lists: Iterable[Sequence[TableSchema]], *, where: str = "") -> tuple[TableSchema, ...]:
-    """The list of which every given one is a beginning, as when subtasks are merged by rescaling."""
+    """Return the longest of lists that must be prefixes of each other, as when rescaling combines subtasks."""
     merged: tuple[TableSchema, ...] = ()
     for schemas in lists:
         for ours, theirs in zip(merged, schemas, strict=False):
             if ours != theirs:
                 raise CorruptObjectError(
-                    f"two subtasks of one table mean different schemas by the id {theirs.schema_id}",
+                    f"two subtasks of one table have different schemas with the id {theirs.schema_id}",
                     where=where,
                     fix="fork to an older epoch in which they agree",
                 )
@@ -165,7 +162,7 @@ def merge_schema_lists(lists: Iterable[Sequence[TableSchema]], *, where: str = "
 
 
 def find_schema(schemas: Iterable[TableSchema], schema_id: int, *, where: str = "") -> pa.Schema:
-    """The schema with this id."""
+    """Return the schema with this id."""
     for entry in schemas:
         if entry.schema_id == schema_id:
             return schema_from_bytes(entry.arrow_ipc, where=where)
@@ -182,7 +179,7 @@ def _check_field_ids(schema: pa.Schema, *, where: str) -> None:
         number = field_id(field)
         if number < FIRST_USER_FIELD_ID:
             raise InputError(
-                f"the column {field.name!r} has the field id {number}, which is kept for reserved columns",
+                f"the column {field.name!r} has the field id {number}, which is for reserved columns",
                 where=where,
                 fix=f"use ids from {FIRST_USER_FIELD_ID} on, or leave them out",
             )
@@ -190,13 +187,13 @@ def _check_field_ids(schema: pa.Schema, *, where: str) -> None:
             raise InputError(
                 f"the columns {seen[number]!r} and {field.name!r} have the same field id {number}",
                 where=where,
-                fix="give every column an id of its own, or leave the ids out",
+                fix="give every column its own id, or leave the ids out",
             )
         seen[number] = field.name
 
 
 def _without_metadata(kind: pa.DataType) -> pa.DataType:
-    """The type with no metadata on nested fields; items of lists have the name that Parquet gives them."""
+    """Return the type without metadata on nested fields; list items have the name that Parquet gives them."""
     if pa.types.is_struct(kind):
         return pa.struct([_bare(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_map(kind):

@@ -1,8 +1,8 @@
-"""Sealed messages: protobuf with a checksum that a plain parser does not notice.
+"""Sealed messages: protobuf with a checksum that a plain parser ignores.
 
-Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the
-CRC-32C of everything before that byte, little endian. Opening checks, in this order: length and trailer,
-checksum, parse, format version, names; so a newer version is not reported as damage.
+Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the CRC-32C of
+everything before that byte, little endian. Opening checks in this order: length and trailer, checksum, parse, format
+version, names. A newer version is therefore not reported as damage.
 """
 
 from typing import TypeVar
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 
 def seal(message: Message) -> bytes:
-    """Bytes of `message` with its trailer; sets `format_version`, and is deterministic."""
+    """Set `format_version`, and return the bytes of `message` with its trailer; deterministic."""
     message.format_version = FORMAT_VERSION  # type: ignore[attr-defined]
     message.ClearField("crc32c")
     body: bytes = message.SerializeToString(deterministic=True)
@@ -29,7 +29,7 @@ def seal(message: Message) -> bytes:
 
 
 def open_sealed(kind: type[M], data: bytes, *, where: str, damaged: type[CorruptObjectError] = CorruptObjectError) -> M:
-    """The message that `seal` wrote, or an error of the type `damaged` that names the object."""
+    """Return the message written by `seal`; raise an error of the type `damaged` if the bytes are damaged."""
     fix = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
     if len(data) < TRAILER_LENGTH or data[-TRAILER_LENGTH] != TRAILER_TAG:
         raise damaged(f"a {kind.__name__} of {len(data)} bytes is cut short", where=where, fix=fix)

@@ -1,8 +1,9 @@
-"""Sealed JSON: an object whose last member is a checksum, so that any JSON parser reads it and no damage goes unseen.
+"""Sealed JSON: an object whose last member is a checksum, readable by any JSON parser, in which damage is always
+detected.
 
 Layout: the JSON object without its closing brace, then `,"crc32c":"` + the CRC-32C of all bytes before that comma in
-eight lower-case hexadecimal digits + `"}`. Opening checks, in this order: trailer, checksum, version, members, so that
-a newer version is not reported as damage.
+eight lower-case hexadecimal digits + `"}`. Opening checks in this order: trailer, checksum, version, members. A newer
+version is therefore not reported as damage.
 """
 
 import re
@@ -18,7 +19,7 @@ TRAILER_LENGTH = len(b',"crc32c":"00000000"}')
 
 
 class Versioned(Protocol):
-    """A msgspec struct with a format version; it refuses members that it does not know."""
+    """A msgspec struct with a format version that refuses unknown members."""
 
     @property
     def version(self) -> int:
@@ -39,12 +40,12 @@ def seal_json(value: Versioned) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether the bytes end as `seal_json` ends them; says nothing about the checksum."""
+    """Return whether the bytes end like those of `seal_json`; does not verify the checksum."""
     return _TRAILER.fullmatch(data[-TRAILER_LENGTH:]) is not None
 
 
 def open_json(kind: type[S], data: bytes, *, version: int, what: str, where: str, fix: str) -> S:
-    """Return the value that `seal_json` wrote, or raise an error that names `what` and `where`."""
+    """Return the value written by `seal_json`; raise an error about `what` at `where` if it is damaged or newer."""
     trailer = _TRAILER.fullmatch(data[-TRAILER_LENGTH:])
     if trailer is None:
         raise CorruptObjectError(f"{what} has {len(data)} bytes and ends without its checksum", where=where, fix=fix)
@@ -64,7 +65,7 @@ def open_json(kind: type[S], data: bytes, *, version: int, what: str, where: str
 
 
 def decode_json(kind: type[S], data: bytes, *, what: str, where: str, fix: str) -> S:
-    """Decode strict JSON, or raise an error that names `what` and `where`."""
+    """Decode strict JSON; raise an error about `what` at `where` if that fails."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

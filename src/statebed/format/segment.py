@@ -1,12 +1,11 @@
-"""Segments as bytes: sorted Arrow rows to Parquet, the same bytes for the same rows, and whole files back
-again.
+"""Segments as bytes: encodes sorted Arrow rows as Parquet, with the same bytes for the same rows, and decodes whole
+files.
 
-Nothing in the bytes depends on who writes, when, or how the rows were chunked: the writer's settings are fixed in
-segment_writer.py, where files too large for memory are written. (Its version is part of the bytes: Parquet asks for
-it.)
+The bytes do not depend on the writer, the time, or how the rows were chunked: the writer's settings are fixed in
+segment_writer.py, which also writes files too large for memory. (The version of the Parquet writer is part of the
+bytes, as the format requires.)
 
-Checksums: every page carries its own; the file entry carries those of the file, the footer and each column
-chunk.
+Checksums: every page has its own; the file entry has those of the file, the footer and each column chunk.
 """
 
 import io
@@ -39,13 +38,13 @@ DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch: `stat
 
 @dataclass(frozen=True)
 class EncodedSegment(SegmentSummary):
-    """The bytes of a data file, and all that its entry in the metadata says of them."""
+    """Bytes of a data file, and everything that its entry in the metadata contains."""
 
     data: bytes
 
 
 def encode_segment(table: pa.Table, *, spec: SegmentSpec) -> EncodedSegment:
-    """The data file of a table that is sorted as `spec` says; refuses any other."""
+    """Encode a table sorted as in `spec`; raise InputError if it is not."""
     file = io.BytesIO()
     with SegmentWriter(file, spec=spec) as writer:
         writer.write(table)
@@ -60,7 +59,7 @@ def decode_segment(
     columns: Sequence[str] | None = None,
     row_groups: Sequence[int] | None = None,
 ) -> pa.Table:
-    """The rows of a whole data file, once its size, checksums and row count agree with its entry."""
+    """Return the rows of a whole data file, after checking its size, checksums and row count against its entry."""
     if len(data) != entry.size:
         raise CorruptObjectError(
             f"a data file has {len(data)} bytes instead of {entry.size}", where=entry.path, fix=DAMAGED_FIX

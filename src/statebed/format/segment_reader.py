@@ -1,8 +1,8 @@
-"""Reading parts of a data file: footer first, then only the row groups and columns that are needed.
+"""Partial reads of a data file: footer first, then only the row groups and columns that are needed.
 
-The file entry names the footer's size, so two reads of ranges are enough for a small need. Everything that is
-read is checked before it is used: the footer and each column chunk against the entry's CRC-32C, pages against
-their own. A range that fails its check is fetched once more.
+The file entry has the footer's size, so two range reads are enough for a small part. Everything is checked before it is
+used: the footer and each column chunk against the entry's CRC-32C, pages against their own. A range that fails its
+check is fetched once more.
 """
 
 import io
@@ -20,15 +20,17 @@ from statebed.format.schema import BIN, KEY_HASH
 from statebed.format.segment import DAMAGED_FIX, chunk_ranges
 
 GetRange = Callable[[str, int, int], bytes]
-"""As `ObjectStore.get_range`: path, start, length."""
+"""Same as `ObjectStore.get_range`: path, start, length."""
 Forget = Callable[[str, int, int], None]
 
 
 class SegmentReader:
-    """One data file, opened by its footer. Not thread-safe."""
+    """A data file, opened by its footer. Not thread-safe."""
 
     def __init__(self, entry: FileEntry, get_range: GetRange, *, forget: Forget | None = None) -> None:
-        """`forget` is called with a range that fails its check, before it is read again: its copy may be damaged."""
+        """Open a data file. `forget` is called with a range that fails its check before it is read again: a cached copy
+        may be damaged.
+        """
         self.entry = entry
         self._get_range = get_range
         self._forget = forget
@@ -47,7 +49,7 @@ class SegmentReader:
         start_us: int | None = None,
         end_us: int | None = None,
     ) -> tuple[int, ...]:
-        """Row groups that may hold rows of `owned` and of bins in [start_us, end_us); None does not limit."""
+        """Return the row groups that may have rows in `owned` and bins in [start_us, end_us); None means no limit."""
         return tuple(
             group
             for group in range(self.row_group_count)
@@ -55,7 +57,7 @@ class SegmentReader:
         )
 
     def read(self, *, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of some row groups (all: None), with some columns (all: None), checked."""
+        """Return the rows of the given row groups and columns (None means all), after checking them."""
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
         names = None if columns is None else list(columns)
         wanted = self._column_indices(names)
@@ -71,7 +73,7 @@ class SegmentReader:
             )
             table = file.read_row_groups(groups, columns=names, use_threads=False)
         except MemoryError:
-            raise  # Arrow's own kind is an ArrowException, too, and says nothing about the file
+            raise  # not enough memory: an ArrowException, too, but it says nothing about the file
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(f"does not decode: {error}") from error
         return (table if names is None else table.select(names)).replace_schema_metadata(None)
@@ -82,7 +84,7 @@ class SegmentReader:
         unknown = sorted(set(names).difference(self.metadata.schema.to_arrow_schema().names))
         if unknown:
             raise InputError(f"the data file has no columns {unknown}", where=self.entry.path)
-        # A nested column has several chunks, whose paths begin with its name.
+        # A nested column has several chunks, whose paths start with its name.
         return [
             index
             for index, path in enumerate(self._paths())
@@ -93,7 +95,7 @@ class SegmentReader:
         return [self.metadata.schema.column(index).path for index in range(self.metadata.num_columns)]
 
     def _fetch_chunks(self, group: int, wanted: list[int]) -> dict[int, bytes]:
-        """Checked column chunks by their start; neighbours are fetched together."""
+        """Return checked column chunks by their start; adjacent chunks are fetched together."""
         ranges = chunk_ranges(self.metadata, group)
         parts: dict[int, bytes] = {}
         for run in _neighbours(wanted):
@@ -199,11 +201,11 @@ class _FetchedParts(io.RawIOBase):
             if size >= 0 and offset >= 0 and offset + size <= len(data):
                 self._position += size
                 return data[offset : offset + size]
-        raise OSError(f"{size} bytes at {self._position} lie outside the parts that were fetched")
+        raise OSError(f"{size} bytes at {self._position} are outside the fetched parts")
 
 
 def _neighbours(indices: list[int]) -> list[list[int]]:
-    """Runs of consecutive numbers.
+    """Group consecutive numbers.
 
     >>> _neighbours([0, 1, 3])
     [[0, 1], [3]]

@@ -1,4 +1,4 @@
-"""What the data files of a table have in common: their columns, in which order their rows are, their names."""
+"""Properties shared by the data files of a table: columns, sort order and names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ def segment_schema(
     timed: bool = True,
     deletions: bool = False,
 ) -> pa.Schema:
-    """The columns of a table's files, in their order, from the user's columns (which carry field ids).
+    """Return the columns of a table's files in their order, from the user's columns with field ids.
 
-    HASH_FIRST: `_key_hash`, keys, `_time`, `_seq`, values. BIN_FIRST: the same after `_bin`. KEY_ONLY: keys,
-    `_seq`, `_key_hash`, values. `timed=False` leaves `_time` out; `deletions=True` adds `_deleted` after `_seq`.
+    HASH_FIRST: `_key_hash`, keys, `_time`, `_seq`, values. BIN_FIRST: the same after `_bin`. KEY_ONLY: keys, `_seq`,
+    `_key_hash`, values. `timed=False` leaves `_time` out; `deletions=True` adds `_deleted` after `_seq`.
     """
     keys = [columns.field(name) for name in key_columns]
     values = [field for field in columns if field.name not in key_columns]
@@ -38,10 +38,10 @@ def segment_schema(
 
 
 def check_storable(field: pa.Field, *, where: str) -> None:
-    """Refuse a column of a type that no file can have, before there are rows of it that would be lost."""
+    """Raise InputError for a column whose type cannot be stored in a file, before there are rows to lose."""
     what = f"the column {field.name!r} has the type {field.type}, which cannot be stored"
     if _is_encoded(field.type):
-        raise InputError(what, where=where, fix="give it the type of its values: equal rows must have equal bytes")
+        raise InputError(what, where=where, fix="use the type of its values: equal rows must have equal bytes")
     if (reason := unreadable(field)) is not None:
         raise InputError(f"{what}: {reason}", where=where, fix="use lists of any length, or fields that may be null")
     try:
@@ -59,12 +59,12 @@ def _is_encoded(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class SegmentSpec:
-    """What the files of one table have in common."""
+    """Properties shared by the files of a table."""
 
     table: str
     schema_id: int
     schema: pa.Schema
-    """As `segment_schema` makes it."""
+    """Schema made by `segment_schema`."""
     sort_order: "SortOrder.ValueType"
     key_columns: tuple[str, ...]
     state_version: int = 0
@@ -94,9 +94,7 @@ class SegmentSpec:
         return (*bins, KEY_HASH, *self.key_columns, *times, SEQUENCE)
 
     def conformed(self, rows: pa.Table) -> pa.Table:
-        """The rows with exactly the columns, types and metadata of the files, or an error that names the
-        difference.
-        """
+        """Return the rows with exactly the columns, types and metadata of the files; raise InputError on a mismatch."""
         where = f"table {self.table!r}"
         if sorted(rows.column_names) != sorted(self.schema.names):
             raise InputError(
@@ -109,12 +107,10 @@ class SegmentSpec:
                     f"the column {field.name!r} has the type {column.type} instead of {field.type}", where=where
                 )
             if column.null_count and not field.nullable:
-                raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=where)
+                raise InputError(f"the column {field.name!r} has nulls, but is not nullable", where=where)
         return pa.Table.from_arrays(rows.columns, schema=canonical_schema(self.schema))
 
 
 def sort_segment(table: pa.Table, *, spec: SegmentSpec) -> pa.Table:
-    """The rows in the order of the table; nulls after values, NaN after numbers. Equal rows keep their
-    order.
-    """
+    """Sort the rows in the order of the table: nulls after values, NaN after numbers. The sort is stable."""
     return table.take(sort_indices(table, spec.sort_columns))

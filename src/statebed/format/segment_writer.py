@@ -1,6 +1,6 @@
-"""Data files written piece by piece, with about one row group in memory.
+"""Incremental writer of data files, with about one row group in memory.
 
-Rows are cut into row groups by their content alone, so the bytes are the same however the rows came in pieces:
+Row groups are cut by content alone, so the bytes do not depend on how the rows were passed in:
 
 - Row groups hold at most ROW_GROUP_ROWS rows and about ROW_GROUP_BYTES. With BIN_FIRST they are cut at bin
   edges: a row group holds rows of one bin, or several whole small bins that together have at most PACKED_ROWS
@@ -39,12 +39,12 @@ PACKED_ROWS = 1 << 12
 
 _PARQUET_TAIL = 8  # the footer's length and the closing magic
 _TEXT_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-_NESTED_BYTES = 256  # an estimate: what a nested value takes is not looked at
+_NESTED_BYTES = 256  # an estimate that ignores the contents of nested values
 
 
 @dataclass(frozen=True)
 class SegmentSummary:
-    """All that the entry of a data file in the metadata says of it."""
+    """Everything that the entry of a data file in the metadata contains."""
 
     size: int
     digest: str
@@ -63,7 +63,7 @@ class SegmentSummary:
     chunk_crc32c: tuple[int, ...]
 
     def file_entry(self, path: str, *, owned: HashRange, level: int = 0) -> FileEntry:
-        """The entry that names this file at `path` for a subtask that owns `owned`."""
+        """Return the entry of this file at `path`, for a subtask that owns `owned`."""
         return FileEntry(
             path=path,
             size=self.size,
@@ -86,7 +86,7 @@ class SegmentSummary:
 
 
 class SegmentWriter:
-    """One data file in the making; `file` is open for writing and reading, and empty. It is not closed here.
+    """Writes one data file. `file` must be empty and open for writing and reading; it is not closed here.
 
     >>> with SegmentWriter(file, spec=spec) as writer:  # doctest: +SKIP
     ...     for rows in merged:
@@ -106,13 +106,13 @@ class SegmentWriter:
         self._last_row: pa.Table | None = None
         self._bounds = _Bounds()
         self.rows = 0
-        """Taken so far."""
+        """Number of rows written so far."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Without `finish`, what is in the file is of no use."""
+        """Close the Parquet writer. Without `finish`, the file is incomplete."""
         self._pending = []
         if self._parquet is not None:
             self._sink.discard = True
@@ -120,11 +120,11 @@ class SegmentWriter:
 
     @property
     def size(self) -> int:
-        """Bytes in the file so far."""
+        """Number of bytes in the file so far."""
         return self._sink.size
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows that follow those written before in the order of the table; refuses any other."""
+        """Append rows that follow the previous ones in the order of the table; raise InputError if they do not."""
         if not rows.num_rows:
             return
         rows = self._spec.conformed(rows)
@@ -141,10 +141,10 @@ class SegmentWriter:
             self._write_row_groups(last=False)
 
     def finish(self) -> SegmentSummary:
-        """Complete the file and say what it holds."""
+        """Complete the file and return its summary."""
         if not self.rows:
             raise InputError(
-                "a segment has at least one row",
+                "a segment must have at least one row",
                 where=f"table {self._spec.table!r}",
                 fix="write no file where there are no rows",
             )
@@ -177,7 +177,7 @@ class SegmentWriter:
             group = without_hidden_nulls(rows.slice(start, end - start).combine_chunks())
             self._parquet.write_table(group, row_group_size=end - start)
             start = end
-        # What is left shares the memory of the pieces it came in, until the next row group is written.
+        # The remaining rows share the memory of the tables they came in, until the next row group is written.
         self._pending, self._pending_sizes = [rows.slice(start)], [sizes[start:]]
         self._pending_rows, self._pending_bytes = rows.num_rows - start, float(sizes[start:].sum())
 
@@ -214,7 +214,7 @@ class SegmentWriter:
 
 
 class _Sink(io.RawIOBase):
-    """The file as Parquet's writer sees it: counted and digested on the way."""
+    """File object for the Parquet writer that counts and digests the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class _Sink(io.RawIOBase):
 
 
 class _Bounds:
-    """Least and greatest values of the rows seen."""
+    """Minimum and maximum values of the rows so far."""
 
     def __init__(self) -> None:
         self.hashes: tuple[int, int] = ((1 << 64) - 1, 0)
@@ -257,7 +257,7 @@ class _Bounds:
 
 
 def chunk_ranges(footer: pq.FileMetaData, row_group: int) -> list[tuple[int, int]]:
-    """Start and length of each column chunk of a row group, in the order of the columns."""
+    """Return start and length of each column chunk of a row group, in the order of the columns."""
     group = footer.row_group(row_group)
     chunks = [group.column(index) for index in range(group.num_columns)]
     return [(chunk.data_page_offset, chunk.total_compressed_size) for chunk in chunks]
@@ -279,7 +279,7 @@ def _parquet_writer(sink: _Sink, spec: SegmentSpec) -> pq.ParquetWriter:
 
 
 def _sorted_leaves(spec: SegmentSpec) -> list[str]:
-    """The columns of the order up to the first nested one: Parquet knows columns by the parts of such."""
+    """Return the sort columns up to the first nested one, because Parquet knows nested columns only by their leaves."""
     kinds = [spec.schema.field(name).type for name in spec.sort_columns]
     nested = next((place for place, kind in enumerate(kinds) if pa.types.is_nested(kind)), len(kinds))
     return list(spec.sort_columns[:nested])
@@ -298,7 +298,7 @@ def _key_value_metadata(spec: SegmentSpec) -> dict[str, str]:
 
 
 def split_encodings(schema: pa.Schema) -> dict[str, str]:
-    """BYTE_STREAM_SPLIT for the columns in which every reader knows it: fast to write, and small."""
+    """Return BYTE_STREAM_SPLIT for the columns in which every reader supports it: fast to write, and small."""
     return {
         field.name: "BYTE_STREAM_SPLIT"
         for field in schema
@@ -311,9 +311,9 @@ def split_encodings(schema: pa.Schema) -> dict[str, str]:
 def _row_group_ends(
     rows: pa.Table, row_bytes: npt.NDArray[np.float64], spec: SegmentSpec, *, last: bool
 ) -> Iterator[int]:
-    """The row after the last of each row group: a function of the rows alone.
+    """Yield the end of each row group, which depends on the rows alone.
 
-    Unless these are the last rows, only of those groups that no later row could be part of.
+    Unless `last` is set, only groups that no later row could belong to are included.
     """
     sizes = np.cumsum(row_bytes)
     edges = np.array([rows.num_rows], dtype=np.int64)
@@ -334,7 +334,7 @@ def _row_group_ends(
 
 
 def row_bytes(table: pa.Table) -> npt.NDArray[np.float64]:
-    """About how many bytes each row has, by values alone (buffers differ with the history of an array)."""
+    """Return the approximate size of each row from its values alone; buffers differ with the history of an array."""
     sizes = np.zeros(table.num_rows)
     for column in table.columns:
         kind = column.type

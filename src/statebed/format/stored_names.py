@@ -1,8 +1,8 @@
-"""Checks of names and paths in stored metadata, made whenever it is read.
+"""Checks of names and paths in stored metadata, performed whenever it is read.
 
-A checksum shows that bytes are as they were written, not that they were written by statebed. Ids and paths of stored
-metadata become parts of object names and of local paths (exported files, Spark's checkpoint), so one that could leave
-its folder is refused like damage.
+A checksum shows that bytes are as they were written, not that statebed wrote them. Ids and paths of stored metadata
+become parts of object names and of local paths (exported files, Spark's checkpoint), so one that could leave its folder
+is refused like damage.
 """
 
 import re
@@ -19,7 +19,7 @@ _BATCH = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 def problem_with_names(message: Message) -> str | None:
-    """Describe the first name or path of a stored message that cannot be one, or return None."""
+    """Return a description of the first invalid name or path of a stored message, or None."""
     check = _CHECKS.get(type(message))
     return None if check is None else next(check(message), None)
 

@@ -1,4 +1,4 @@
-"""Rows that travel between operators: their columns, keys, event time and, in a changelog, their weight."""
+"""Rows exchanged between operators: their columns, keys, event time and, in a changelog, their weight."""
 
 import enum
 from dataclasses import dataclass
@@ -12,46 +12,46 @@ from statebed.arrays.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 
 WEIGHT = "_weight"
-"""In a changelog: how many times the row is added (or, below zero, taken away)."""
+"""Weight of a row in a changelog: positive counts are insertions, negative ones retractions."""
 
 
 class Changes(enum.Enum):
-    """What the rows of a stream do to what came before."""
+    """Kind of a stream: append-only or a changelog."""
 
     APPEND = "append"
-    """Each row is added, for good."""
+    """Rows are only added."""
     CHANGELOG = "changelog"
-    """Each row has a weight: +n adds it n times, -n takes it away n times."""
+    """Each row has a weight: +n inserts it n times, -n retracts it n times."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """Rows that an operator takes."""
+    """Rows that an operator reads."""
 
     name: str
     columns: pa.Schema
-    """Of the user, keys too."""
+    """The user's columns, including keys."""
     keys: tuple[str, ...]
-    """By the hash of which rows are routed; none: one subtask has all rows."""
+    """Columns by whose hash rows are routed; without any, one subtask has all rows."""
     changes: Changes = Changes.APPEND
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of its batches: `_key_hash`, `_time`, the user's, in a changelog `_weight`."""
+        """Columns of the batches: `_key_hash`, `_time`, the user's, and `_weight` in a changelog."""
         leading = [pa.field(KEY_HASH, pa.int64()), pa.field(TIME, TIMESTAMP)]
         return pa.schema([*leading, *self.columns, *_weight(self.changes)])
 
 
 @dataclass(frozen=True)
 class Output:
-    """Rows that an operator gives."""
+    """Rows that an operator emits."""
 
     columns: pa.Schema
     changes: Changes = Changes.APPEND
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of its rows: the user's, `_time`, in a changelog `_weight`."""
+        """Columns of the rows: the user's, `_time`, and `_weight` in a changelog."""
         return pa.schema([*self.columns, pa.field(TIME, TIMESTAMP), *_weight(self.changes)])
 
 
@@ -60,7 +60,7 @@ def _weight(changes: Changes) -> list[pa.Field]:
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """The weight of each row; 1 where the stream only adds."""
+    """Return the weight of each row; 1 in an append-only stream."""
     if WEIGHT in rows.schema.names:
         return int64_values(rows[WEIGHT])
     return np.ones(rows.num_rows, dtype=np.int64)

@@ -1,9 +1,8 @@
-"""Loops over rows as machine code, where numba is installed: `pip install 'statebed[fast]'`.
+"""Compiled loops over rows, if numba is installed: `pip install 'statebed[fast]'`.
 
-What is hot is done in passes of numpy, each over all rows of a batch. A few steps take many of them: hashing keys,
-sorting hashes, finding them in a run, comparing keys. Compiled, each of these is one loop, about twice as fast.
-Both ways give the same bits. Numpy's is always there, and the only one in a process that has only small batches, which
-does not load the compiler.
+Hot code runs in passes of numpy, each over all rows of a batch. A few steps need many passes: hashing keys, sorting
+hashes, finding them in a run, comparing keys. Compiled, each of these is one loop, about twice as fast. Both ways have
+identical results. Numpy is always available, and a process that has only small batches does not load the compiler.
 """
 
 import os
@@ -14,16 +13,16 @@ from types import ModuleType
 from statebed.errors import InputError
 
 VARIABLE = "STATEBED_COMPILED"
-"""Of the environment: `off` for never, `always` for small batches, too; `auto` as if it were not there."""
+"""Environment variable: `off` for never, `always` also for small batches, `auto` is the default."""
 _LEAST_ROWS = {"auto": 1 << 12, "always": 1, "off": None}
-"""Fewer rows are not worth loading a compiler."""
+"""Minimum number of rows for which loading the compiler is worthwhile."""
 _LEAST_ROWS_WHEN_LOADED = 1 << 8
-"""Fewer rows take no longer without. Each new combination of types is still compiled, once on a machine."""
+"""Minimum number of rows once the compiler is loaded. Each combination of types is compiled once per machine."""
 _LOOPS = "statebed.arrays.compiled.loops"
 
 
 def loops_for(rows: int) -> ModuleType | None:
-    """The module `loops`, for arrays of so many rows; None: use numpy's passes."""
+    """Return the module `loops` for arrays of `rows` rows, or None if numpy should be used."""
     least = _least_rows()
     if least is not None and _LOOPS in sys.modules:
         least = min(least, _LEAST_ROWS_WHEN_LOADED)

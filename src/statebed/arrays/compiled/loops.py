@@ -1,6 +1,6 @@
-"""The loops: importing this module needs numba. Code is compiled when it is first called, and kept on disk.
+"""Loops compiled by numba, which this module imports. Code is compiled on the first call, and cached on disk.
 
-Numbers are unsigned words throughout, because numba makes a float of such a word and a plain integer.
+All numbers are unsigned words, because numba turns such a word and a plain integer into a float.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Values = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENABLED = not vars(numba.config)["DISABLE_JIT"]
-"""Numba can be told to leave loops to the interpreter; these would take a thousand times as long there."""
+"""Whether numba compiles. Interpreted, these loops would take a thousand times as long."""
 
 _word = np.uint64
 _P1 = _word(0x9E3779B185EBCA87)
@@ -37,7 +37,7 @@ def _compiled(function: F) -> F:
     try:
         return cast("F", numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        # Neither the folder of this file nor one of the user's can be written: it is compiled in each process.
+        # No cache folder is writable: the code is compiled in each process.
         return cast("F", numba.njit(nogil=True)(function))
 
 
@@ -60,7 +60,7 @@ def _finished(value: np.uint64) -> np.uint64:
 
 @_compiled
 def hash_words(values: Words, seeds: Words) -> Words:
-    """XXH64 of words, each with a seed of its own, or one for all."""
+    """Return XXH64 of words, with a seed per word or one for all."""
     hashes = np.empty(len(values), np.uint64)
     step = 0 if len(seeds) == 1 else 1
     for row in range(len(values)):
@@ -70,7 +70,7 @@ def hash_words(values: Words, seeds: Words) -> Words:
 
 @_compiled
 def hash_packed(words: tuple[Words, ...], seeds: Words) -> Words:
-    """XXH64 of packed text of fewer than 32 bytes, each with a seed of its own, or one for all; of nulls something."""
+    """Return XXH64 of packed text of fewer than 32 bytes, with a seed per value or one for all; arbitrary at nulls."""
     step = 0 if len(seeds) == 1 else 1
     last = words[-1]
     hashes = np.empty(len(last), np.uint64)
@@ -101,16 +101,17 @@ def hash_packed(words: tuple[Words, ...], seeds: Words) -> Words:
 
 @_compiled
 def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
-    """The rows by hash, equal hashes as they came, and the hashes in that order; False: too many upper bits are equal.
+    """Sort rows by hash into `order` (stable) and `found`; return False if too many upper bits are equal.
 
-    Sorted by the upper bits, a digit at a time from the lowest one, and then by shifting the few that are still wrong.
+    A radix sort by the upper bits, lowest digit first, followed by an insertion sort of the few rows still out of
+    order.
     """
     count = len(hashes)
     bits = 1
     while (1 << bits) < count:
         bits += 1
     rows = _word((1 << bits) - 1)
-    # What is filled in the end holds what is sorted until then.
+    # The output arrays serve as buffers of the sort until then.
     these, those = found, order.view(np.uint64)
     places = np.zeros((_DIGITS, _PLACES), np.int32)
     for row in range(count):
@@ -149,10 +150,10 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
 
 @_compiled
 def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
-    """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it.
+    """Return, for each hash, the first row of a sorted run with this or a greater hash, and whether it is equal.
 
-    A directory that does not fit, from a damaged file, gives wrong rows, but nothing beside the arrays is read. It is
-    read some numbers ahead: what is not in the processor's cache comes while others are looked for.
+    Uses the run's directory. A wrong directory, from a damaged file, leads to wrong rows, but never to a read outside
+    the arrays. The directory is read some entries ahead, to hide cache misses.
     """
     count, last_row, last_place = len(wanted), len(hashes) - 1, _word(len(starts) - 1)
     at, equal = np.empty(count, np.int64), np.empty(count, np.bool_)
@@ -174,7 +175,7 @@ def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wan
 
 @_compiled
 def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
-    """As `find`, without a directory: from where the hash before was found, in steps that double, then by halves."""
+    """Search like `find`, without a directory: exponential search from the previous result, then binary search."""
     count, low, before = len(hashes), 0, _word(0)
     at, equal = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.bool_)
     for number in range(len(wanted)):
@@ -200,9 +201,9 @@ def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
 
 @_compiled
 def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Values) -> int:
-    """Where the rows of each place end, of a sorted run, in an array of zeros; gives the most rows of a place.
+    """Fill `ends`, an array of zeros, with the end of each directory entry of a sorted run; return the largest entry.
 
-    Of a damaged run, which is not sorted, it is wrong, but nothing beside the array is written.
+    For a damaged run, which is not sorted, the result is wrong, but nothing outside the array is written.
     """
     last_place = _word(len(ends) - 1)
     for row in range(len(hashes)):
@@ -218,7 +219,7 @@ def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Val
 
 @_compiled
 def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], others: Rows, equal: Mask) -> None:
-    """Have `equal` false also where a row of some arrays differs from a row of others."""
+    """Clear `equal` where a row of `ours` differs from its counterpart in `theirs`."""
     for number in range(len(rows)):
         if equal[number]:
             row, other = rows[number], others[number]
@@ -230,8 +231,9 @@ def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], ot
 
 @_compiled
 def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> None:
-    """Of two sorted arrays, add to the place of each number how many of the other array go before it; equal ones of the
-    first array go before those of the second.
+    """Add to the position of each number how many numbers of the other sorted array come before it.
+
+    Equal numbers of the first array come before those of the second.
     """
     before = 0
     for number in range(len(first)):
@@ -245,7 +247,7 @@ def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> N
 
 @_compiled
 def mark(marks: Values, rows: Rows, keep: np.uint8, add: np.uint8, dirty: np.uint8) -> tuple[bool, int]:
-    """Give rows some marks beside those that they keep; whether that changed any, and how many were not dirty."""
+    """Set marks of rows, keeping those in `keep`; return whether any changed, and how many rows were not dirty."""
     changed, clean = False, 0
     for number in range(len(rows)):
         before = marks[rows[number]]
@@ -258,7 +260,7 @@ def mark(marks: Values, rows: Rows, keep: np.uint8, add: np.uint8, dirty: np.uin
 
 @_compiled
 def add_up(values: Values, order: Rows, starts: Rows) -> Values:
-    """The sums of integers by groups of rows that are neighbours in this order, the groups beginning at `starts`."""
+    """Return the sums of integers by groups of adjacent rows in `order`; groups begin at `starts`."""
     sums = np.empty(len(starts), values.dtype)
     for group in range(len(starts)):
         end = starts[group + 1] if group + 1 < len(starts) else len(order)

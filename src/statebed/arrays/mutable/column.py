@@ -1,4 +1,4 @@
-"""What all kinds of columns share: rows by number, where rows of two runs go, arrays compared and changed."""
+"""Common parts of all kinds of columns: rows by number, merging of sorted runs, comparison and update of arrays."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -20,34 +20,34 @@ N = TypeVar("N", bound=np.generic)
 
 _WIDE = 64
 _AT_ONCE = 1 << 16
-"""Rows of the largest run that are looked at together: what that takes stays in the processor's cache."""
+"""Number of rows of the largest run that are processed together, so that they stay in the processor's cache."""
 
 
 class AnyColumn(Protocol):
-    """What every kind of column offers to the others."""
+    """Operations of every kind of column that other columns use."""
 
     def __len__(self) -> int: ...
 
     def take(self, rows: Rows) -> pa.Array:
-        """The values in some rows."""
+        """Return the values in some rows."""
 
     def array(self) -> pa.Array:
-        """All values, where they lie if they can be used there: not to be written meanwhile."""
+        """Return all values, without a copy if possible; the column must not be written while they are used."""
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        """Whether the value in each row is the one of the array."""
+        """Return whether the value in each row equals the one in the array."""
 
 
 def cuts_at(hashes: npt.NDArray[np.uint64], edges: npt.NDArray[np.uint64]) -> list[int]:
-    """Where sorted hashes are cut before each of the edges, with both ends."""
+    """Return where sorted hashes are cut before each of the edges, including both ends."""
     return [0, *np.searchsorted(hashes, edges).tolist(), len(hashes)]
 
 
 class Places:
-    """Where the rows of sorted runs go when they become one."""
+    """Positions of the rows of sorted runs in their merged run."""
 
     def __init__(self, hashes: Sequence[npt.NDArray[np.uint64]]) -> None:
-        """Of each run its hashes."""
+        """Compute the positions from the hashes of each run."""
         self._count = sum(len(one) for one in hashes)
         if (loops := loops_for(self._count)) is not None:
             self._at = [np.arange(len(one), dtype=np.int64) for one in hashes]
@@ -59,7 +59,7 @@ class Places:
         cuts = [cuts_at(one, edges) for one in hashes]
         for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
             parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
-            # A stable sort finds what is in order already, and merges that.
+            # A stable sort detects sorted parts and merges them.
             joined = np.concatenate([one[part] for one, part in zip(hashes, parts, strict=True)])
             order = np.argsort(joined, kind="stable")
             places = np.empty_like(order)
@@ -70,7 +70,7 @@ class Places:
                 before += part.stop - part.start
 
     def merge(self, parts: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
-        """What each run has for its rows, as one array."""
+        """Merge an array per run into one."""
         merged = np.empty(self._count, dtype=parts[0].dtype)
         for at, part in zip(self._at, parts, strict=True):
             merged[at] = part
@@ -80,7 +80,7 @@ class Places:
 def equal_words(
     ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows, maybe: Mask
 ) -> Mask:
-    """Whether each row is the same in all of our arrays as its other row in all of theirs, of those that may be."""
+    """Return, where `maybe` is set, whether each row equals its counterpart in all arrays."""
     if (loops := loops_for(len(rows))) is not None:
         equal = maybe.copy()
         loops.compare(ours, rows, theirs, others, equal)
@@ -96,7 +96,7 @@ def equal_words(
 
 
 def equal_where(maybe: Mask, rows: Rows, others: Rows, equal: Callable[[Rows, Rows], Mask]) -> Mask:
-    """What `equal` says of our rows and their others, asked only of those that may be: of the rest nothing is read."""
+    """Return `equal` of the rows where `maybe` is set, and False elsewhere; the other rows are not read."""
     asked = np.flatnonzero(maybe)
     if len(asked) == len(maybe):
         return equal(rows, others)
@@ -106,7 +106,7 @@ def equal_where(maybe: Mask, rows: Rows, others: Rows, equal: Callable[[Rows, Ro
 
 
 def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
-    """Whether values are equal, one by one; null equals null."""
+    """Return whether values are equal, one by one; null equals null."""
     ours, theirs = sortable(ours), sortable(theirs)
     if pa.types.is_null(ours.type):
         return np.ones(len(ours), dtype=np.bool_)
@@ -117,13 +117,13 @@ def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
 
 
 def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """The column as one array of exactly this type."""
+    """Return the column as a single array of exactly this type."""
     array = one_chunk(column)
     return array if array.type == kind else array.cast(kind)
 
 
 def taken(array: pa.Array, rows: Rows) -> pa.Array:
-    """Some rows of an array, in the order given."""
+    """Return some rows of an array, in the given order."""
     if pa.types.is_primitive(array.type) and array.type.bit_width == _WIDE and not array.null_count:
         return from_numpy(fixed_width_values(array, np.uint64).take(rows), array.type)
     return array.take(from_numpy(rows, pa.int64()))

@@ -1,4 +1,4 @@
-"""Which kind of column holds an array's values."""
+"""Choice of the kind of column for an array."""
 
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ Column: TypeAlias = FixedColumn | TextColumn | HeapColumn
 
 
 def column_of(array: pa.Array) -> Column:
-    """A column that holds a copy of the array's values."""
+    """Return a column with a copy of the array's values."""
     if is_fixed(array.type):
         return FixedColumn.of(array)
     text = TextColumn.of(array) if is_text(array.type) else None
@@ -20,7 +20,7 @@ def column_of(array: pa.Array) -> Column:
 
 
 def column_over(array: pa.Array) -> Column:
-    """A column over an array's values, where they lie if it can be: not to be written."""
+    """Return a read-only column over an array's values, without a copy if possible."""
     if is_fixed(array.type):
         return FixedColumn.over(array)
     text = TextColumn.of(array) if is_text(array.type) else None

@@ -13,7 +13,7 @@ _BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 class FixedColumn:
-    """Values of one fixed width, zero where they are null."""
+    """Values of a fixed width, zero at nulls."""
 
     def __init__(self, kind: pa.DataType, bits: npt.NDArray[np.generic], valid: Mask | None) -> None:
         self.kind = kind
@@ -22,7 +22,7 @@ class FixedColumn:
 
     @classmethod
     def over(cls, array: pa.Array) -> "FixedColumn":
-        """The values where they lie, if they can be used there: not to be written."""
+        """Return a read-only column over the values, without a copy if possible."""
         return cls(array.type, *_parts(array))
 
     @classmethod
@@ -38,11 +38,11 @@ class FixedColumn:
         return self.bits.nbytes + (0 if self.valid is None else self.valid.nbytes)
 
     def take(self, rows: Rows) -> pa.Array:
-        """The values in some rows."""
+        """Return the values in some rows."""
         return self.select(rows).array()
 
     def array(self) -> pa.Array:
-        """All values, where they lie if they can be used there: not to be written meanwhile."""
+        """Return all values, without a copy if possible; the column must not be written while they are used."""
         if not pa.types.is_boolean(self.kind):
             return from_numpy(self.bits, self.kind, valid=self.valid)
         packed = pa.py_buffer(np.packbits(self.bits.astype(np.bool_), bitorder="little"))
@@ -50,7 +50,7 @@ class FixedColumn:
         return pa.Array.from_buffers(self.kind, len(self), [bitmap, packed])
 
     def put(self, rows: Rows, array: pa.Array) -> "FixedColumn":
-        """Write in place; the column to go on with."""
+        """Write values in place, and return the column to use from then on."""
         bits, valid = _parts(array)
         self.bits[rows] = bits
         if valid is not None and self.valid is None:
@@ -60,12 +60,12 @@ class FixedColumn:
         return self
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        """Whether the value in each row is the one of the array: nulls and equal bits are equal."""
+        """Return whether the value in each row equals the one in the array: nulls and equal bits are equal."""
         every = np.arange(len(rows), dtype=np.int64)
         return self.matches(rows, FixedColumn.over(array), every, np.ones(len(rows), dtype=np.bool_))
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        """Return, where `maybe` is set, whether the value in each row equals that of the other column."""
         assert isinstance(other, FixedColumn)
         equal = equal_words((self.bits,), rows, (other.bits,), others, maybe)
         if other.valid is None and self.valid is None:
@@ -73,7 +73,7 @@ class FixedColumn:
         return equal_where(equal, rows, others, lambda ours, theirs: self.valid_at(ours) == other.valid_at(theirs))
 
     def repeats(self, maybe: Mask) -> Mask:
-        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        """Return, where `maybe` is set, whether each row from the second on equals the row before it."""
         equal: Mask = self.bits[1:] == self.bits[:-1]
         equal &= maybe
         if self.valid is not None:
@@ -84,15 +84,15 @@ class FixedColumn:
         return FixedColumn(self.kind, self.bits.take(rows), None if self.valid is None else self.valid.take(rows))
 
     def copied(self) -> "FixedColumn":
-        """The same values in arrays of their own, which may be written."""
+        """Return a copy that may be written."""
         return FixedColumn(self.kind, self.bits.copy(), None if self.valid is None else self.valid.copy())
 
     def slice(self, start: int, end: int) -> "FixedColumn":
-        """Neighbouring rows where they lie: not to be written."""
+        """Return a read-only view of adjacent rows."""
         return FixedColumn(self.kind, self.bits[start:end], None if self.valid is None else self.valid[start:end])
 
     def merged(self, others: Sequence[AnyColumn], places: Places) -> "FixedColumn":
-        """This column and others as one."""
+        """Merge this column and others."""
         columns = [self, *(other for other in others if isinstance(other, FixedColumn))]
         valid = None
         if any(column.valid is not None for column in columns):
@@ -100,7 +100,7 @@ class FixedColumn:
         return FixedColumn(self.kind, places.merge([column.bits for column in columns]), valid)
 
     def valid_at(self, rows: Rows) -> Mask:
-        """Whether some rows are not null."""
+        """Return whether some rows are not null."""
         return np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)
 
     def filled_validity(self) -> Mask:
@@ -108,12 +108,12 @@ class FixedColumn:
 
 
 def is_fixed(kind: pa.DataType) -> bool:
-    """Whether values of the type have a fixed width that a numpy array holds."""
+    """Return whether values of the type have a fixed width that a numpy array supports."""
     return pa.types.is_boolean(kind) or (pa.types.is_primitive(kind) and kind.bit_width in _BITS)
 
 
 def with_values(array: pa.Array, rows: Rows, values: pa.Array) -> pa.Array:
-    """The array, with other values in some rows."""
+    """Return the array with other values in some rows."""
     if is_fixed(array.type) and not pa.types.is_boolean(array.type) and not array.null_count and not values.null_count:
         bits = _parts(array)[0].copy()
         bits[rows] = _parts(values)[0]
@@ -124,7 +124,7 @@ def with_values(array: pa.Array, rows: Rows, values: pa.Array) -> pa.Array:
 
 
 def _parts(array: pa.Array) -> tuple[npt.NDArray[np.generic], Mask | None]:
-    """The bits of each value, zero at nulls, and where there are values (None: everywhere)."""
+    """Return the bits of each value, zero at nulls, and the validity (None if there are no nulls)."""
     if pa.types.is_boolean(array.type):
         bits: npt.NDArray[np.generic] = boolean_values(array).astype(np.uint8)
     else:

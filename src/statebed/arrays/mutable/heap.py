@@ -1,7 +1,7 @@
-"""Columns of any type: pieces of Arrow arrays, and for each row its place in them.
+"""Columns of any type: pieces of Arrow arrays, and for each row its position in them.
 
-A write appends the new values and repoints the rows, and what no row points to any more is left behind until it
-outweighs the rest.
+A write appends the new values and updates the positions. Values that no row refers to stay until they outweigh the
+rest.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from statebed.arrays.mutable.column import AnyColumn, Mask, Places, Rows, equal_
 _SPARE_HEAP_ROWS = 4096
 _SMALL_AGAINST = 5
 _SPARSE = 1.25
-"""More values for each row than this, and runs that become one leave the others behind."""
+"""Number of values per row above which a merge drops unused values."""
 
 
 class HeapColumn:
-    """Values of any type, as places in Arrow arrays."""
+    """Values of any type, as positions in Arrow arrays."""
 
     def __init__(self, pieces: Sequence[pa.Array], at: Rows) -> None:
         self.pieces = list(pieces)
@@ -26,7 +26,7 @@ class HeapColumn:
 
     @classmethod
     def over(cls, array: pa.Array) -> "HeapColumn":
-        """The values where they lie: not to be written."""
+        """Return a read-only column over the values, without a copy."""
         return cls([array], np.arange(len(array), dtype=np.int64))
 
     @classmethod
@@ -42,15 +42,15 @@ class HeapColumn:
         return self.at.nbytes + sum(int(piece.nbytes) for piece in self.pieces)
 
     def take(self, rows: Rows) -> pa.Array:
-        """The values in some rows."""
+        """Return the values in some rows."""
         return self._values(self.at[rows])
 
     def array(self) -> pa.Array:
-        """All values."""
+        """Return all values."""
         return self._values(self.at)
 
     def put(self, rows: Rows, array: pa.Array) -> "HeapColumn":
-        """Write in place; the column to go on with."""
+        """Write values in place, and return the column to use from then on."""
         if not len(rows):
             return self
         self.at[rows] = self._add([pa.concat_arrays([array])]) + np.arange(len(array), dtype=np.int64)
@@ -60,15 +60,15 @@ class HeapColumn:
         return self
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        """Whether the value in each row is the one of the array; null equals null."""
+        """Return whether the value in each row equals the one in the array; null equals null."""
         return equal_values(self.take(rows), array)
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        """Return, where `maybe` is set, whether the value in each row equals that of the other column."""
         return equal_where(maybe, rows, others, lambda ours, theirs: self.equals(ours, other.take(theirs)))
 
     def repeats(self, maybe: Mask) -> Mask:
-        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        """Return, where `maybe` is set, whether each row from the second on equals the row before it."""
         equal = maybe.copy()
         before = np.flatnonzero(maybe)
         equal[before] = equal_values(self.take(before), self.take(before + 1))
@@ -78,28 +78,28 @@ class HeapColumn:
         return HeapColumn.over(self.take(rows))
 
     def copied(self) -> "HeapColumn":
-        """The same values, which may be written: pieces never change, so only the places are copied."""
+        """Return a copy that may be written. Pieces never change, so only the positions are copied."""
         return HeapColumn(self.pieces, self.at.copy())
 
     def slice(self, start: int, end: int) -> "HeapColumn":
-        """Neighbouring rows where they lie: not to be written."""
+        """Return a read-only view of adjacent rows."""
         return HeapColumn(self.pieces, self.at[start:end])
 
     def merged(self, others: Sequence[AnyColumn], places: Places) -> "HeapColumn":
-        """This column and others as one."""
+        """Merge this column and others."""
         columns = [self, *(_as_heap(other) for other in others)]
         starts = np.cumsum([0, *(column.heap_rows for column in columns[:-1])], dtype=np.int64)
         at = places.merge([column.at + start for column, start in zip(columns, starts, strict=True)])
         pieces = [piece for column in columns for piece in column.pieces]
         if sum(len(piece) for piece in pieces) > _SPARSE * len(at) + _SPARE_HEAP_ROWS:
-            # Most often these are parts of columns, and have all of their values.
+            # Usually these are parts of columns, and have all of their values.
             return HeapColumn.over(HeapColumn(pieces, at).array())
         if len(self.at) > _SMALL_AGAINST * (len(at) - len(self.at)):
-            # Little is added to a large run: copying all of it each time would cost most.
+            # Little is added to a large run: copying all of it each time would dominate the cost.
             column = HeapColumn(self.pieces, at)
             column._add(pieces[len(self.pieces) :])
             return column
-        # Large runs are merged seldom and read often: one piece is read fastest.
+        # Large runs are rarely merged and often read, and a single piece is fastest to read.
         return HeapColumn([pa.concat_arrays(pieces)], at)
 
     def _values(self, at: Rows) -> pa.Array:
@@ -114,7 +114,7 @@ class HeapColumn:
         return taken(pa.concat_arrays(parts), back)
 
     def _add(self, pieces: Sequence[pa.Array]) -> int:
-        """Append pieces, keep each one at least as large as all after it, and give the place of the first new value."""
+        """Append pieces, keeping each at least as large as all after it; return the position of the first new value."""
         first = self.heap_rows
         self.pieces = [piece for piece in (*self.pieces, *pieces) if len(piece)] or list(pieces[:1])
         while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
@@ -124,7 +124,7 @@ class HeapColumn:
 
     @property
     def heap_rows(self) -> int:
-        """Values of all pieces, whether a row points to them or not."""
+        """Number of values in all pieces, whether a row refers to them or not."""
         return sum(len(piece) for piece in self.pieces)
 
 

@@ -1,5 +1,6 @@
-"""Columns of short text: each value a few words (see `PackedText`), so that it is compared, moved and written like
-numbers. Longer values are for a `HeapColumn`.
+"""Columns of short text, packed into a few words per value (see `PackedText`) and handled like numbers.
+
+Longer values are kept in a `HeapColumn`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from statebed.arrays.packed_text import OFFSET_TYPES, PackedText, Words
 
 
 class TextColumn:
-    """Values of text or bytes, all of them short."""
+    """Short values of text or bytes."""
 
     def __init__(self, kind: pa.DataType, words: Sequence[Words]) -> None:
         self.kind = kind
@@ -22,13 +23,13 @@ class TextColumn:
 
     @classmethod
     def of(cls, array: pa.Array) -> "TextColumn | None":
-        """A copy of the values; None when one is too long."""
+        """Return a copy of the values, or None if one is too long."""
         packed = PackedText.of(array)
         return None if packed is None else cls(array.type, packed.words)
 
     @property
     def packed(self) -> PackedText:
-        """The values where they lie."""
+        """Values without a copy."""
         return PackedText(self.words)
 
     def __len__(self) -> int:
@@ -39,15 +40,15 @@ class TextColumn:
         return sum(word.nbytes for word in self.words)
 
     def take(self, rows: Rows) -> pa.Array:
-        """The values in some rows."""
+        """Return the values in some rows."""
         return self.select(rows).array()
 
     def array(self) -> pa.Array:
-        """All values."""
+        """Return all values."""
         return self.packed.array(self.kind)
 
     def put(self, rows: Rows, array: pa.Array) -> "TextColumn | HeapColumn":
-        """Write in place; the column to go on with."""
+        """Write values in place, and return the column to use from then on."""
         other = PackedText.of(array)
         if other is None:
             return self._heap().put(rows, array)
@@ -57,12 +58,12 @@ class TextColumn:
         return self
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        """Whether the value in each row is the one of the array; null equals null."""
+        """Return whether the value in each row equals the one in the array; null equals null."""
         other, every = TextColumn.of(array) or HeapColumn.over(array), np.arange(len(rows), dtype=np.int64)
         return self.matches(rows, other, every, np.ones(len(rows), dtype=np.bool_))
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        """Return, where `maybe` is set, whether the value in each row equals that of the other column."""
         if isinstance(other, TextColumn) and len(self.words) == len(other.words):
             return equal_words(self.words, rows, other.words, others, maybe)
         return equal_where(maybe, rows, others, partial(self._equal, other))
@@ -75,7 +76,7 @@ class TextColumn:
         return equal_words(ours, every, theirs, every, np.ones(len(rows), dtype=np.bool_))
 
     def repeats(self, maybe: Mask) -> Mask:
-        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        """Return, where `maybe` is set, whether each row from the second on equals the row before it."""
         equal = maybe.copy()
         for word in self.words:
             equal &= word[1:] == word[:-1]
@@ -85,15 +86,15 @@ class TextColumn:
         return TextColumn(self.kind, [word.take(rows) for word in self.words])
 
     def copied(self) -> "TextColumn":
-        """The same values in arrays of their own, which may be written."""
+        """Return a copy that may be written."""
         return TextColumn(self.kind, [word.copy() for word in self.words])
 
     def slice(self, start: int, end: int) -> "TextColumn":
-        """Neighbouring rows where they lie: not to be written."""
+        """Return a read-only view of adjacent rows."""
         return TextColumn(self.kind, [word[start:end] for word in self.words])
 
     def merged(self, others: Sequence[AnyColumn], places: Places) -> "TextColumn | HeapColumn":
-        """This column and others as one."""
+        """Merge this column and others."""
         columns = [self, *(other for other in others if isinstance(other, TextColumn))]
         if len(columns) <= len(others):
             return self._heap().merged(others, places)
@@ -106,5 +107,5 @@ class TextColumn:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of the type are text or bytes of any length."""
+    """Return whether values of the type are text or bytes of any length."""
     return kind in OFFSET_TYPES

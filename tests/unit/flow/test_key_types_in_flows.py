@@ -231,5 +231,5 @@ def test_maps_of_processes_have_no_nested_keys() -> None:
             """Nothing."""
 
     _, left, _ = streams("struct")
-    with pytest.raises(InputError, match="cannot be part of a key of a map"):
+    with pytest.raises(InputError, match="cannot be keys of a map"):
         left.key_by("k").process(Mapped(), name="mapped")

@@ -42,13 +42,13 @@ def step(process: Process) -> dict[str, pa.Table]:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        ([1], "a list was given back"),
+        ([1], "must return a table, a batch or None, got list"),
         (pa.table({"card": ["a"]}), r"missing \['n'\]"),
         (pa.table({"card": ["a"], "n": [1], "x": [1]}), r"not declared \['x'\]"),
-        (pa.table({"card": [1], "n": [1]}), "'card' of the rows given back has the type int64 instead of string"),
-        (pa.table({"card": ["a"], "n": ["1"]}), "'n' .* has the type string instead of int64"),
-        (pa.table({"card": ["a"], "n": [1.5]}), "'n' .* has the type double instead of int64"),
-        (pa.table({"card": ["a"], "n": pa.array([None], pa.int64())}), "holds nulls"),
+        (pa.table({"card": [1], "n": [1]}), "'card' of the returned rows has type int64, expected string"),
+        (pa.table({"card": ["a"], "n": ["1"]}), "'n' .* has type string, expected int64"),
+        (pa.table({"card": ["a"], "n": [1.5]}), "'n' .* has type double, expected int64"),
+        (pa.table({"card": ["a"], "n": pa.array([None], pa.int64())}), "has nulls but is declared as not null"),
     ],
 )
 def test_what_is_given_back_must_be_what_was_declared(rows: Any, match: str) -> None:
@@ -117,16 +117,16 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         "names no column": {"output": ""},
         "reserved": {"output": "_time timestamp"},
         "has no on_batch": {"on_batch": Process.on_batch},
-        "named 'late'": {"side_outputs": {"late": "n int"}},
-        "and so has the key": {"state": ValueState("card string")},
-        "names of timers": {"event_timers": ValueState("n int")},
+        "'late' is reserved for late rows": {"side_outputs": {"late": "n int"}},
+        "have the names of key columns": {"state": ValueState("card string")},
+        "names of timer tables": {"event_timers": ValueState("n int")},
         "`ttl` must be positive": {"state": ValueState("n int", ttl="0s")},
-        "cannot be part of a key": {"state": MapState(key="array<int>", value="int")},
+        "cannot be keys of a map": {"state": MapState(key="array<int>", value="int")},
     }
     for match, arguments in refused.items():
         with pytest.raises(InputError, match=match):
             made(**arguments)
-    with pytest.raises(InputError, match="no keys"):
+    with pytest.raises(InputError, match="needs at least one key"):
         ProcessOperator("made", Input("payments", COLUMNS, ()), Given(None))
     with pytest.raises(InputError, match="cannot be pickled"):
         ProcessOperator("made", PAYMENTS, Given(lambda: None))
@@ -166,17 +166,17 @@ class Misusing(Process):
 @pytest.mark.parametrize(
     ("what", "match"),
     [
-        ("two rows", "1 keys and 2 rows"),
+        ("two rows", "2 rows were passed for 1 keys"),
         ("other column", "not declared"),
-        ("no table", "no table"),
-        ("no list", "lists are set"),
-        ("append to value", "used as a ListState"),
-        ("append two", "2 items and 1 places"),
-        ("place", "no such places"),
-        ("mask", "a mask of 2 over 1"),
-        ("foreign", "no state of this process"),
-        ("timer", "nothing would come of it"),
-        ("items of list", "used as a MapState"),
+        ("no table", "must be set to a table or batch, got Int64Array"),
+        ("no list", "must be set to an array of lists"),
+        ("append to value", "must be a ListState, got a ValueState"),
+        ("append two", "2 items but 1 positions"),
+        ("place", "must be integers of at least 0 and below 1"),
+        ("mask", "one value for each of 1 keys, got 2"),
+        ("foreign", "is not a state of this process"),
+        ("timer", "defines no `on_timer`"),
+        ("items of list", "must be a MapState, got a ListState"),
         ("keys", "keys lack"),
     ],
 )

@@ -160,15 +160,15 @@ class Wrong(ProcessKey):
 @pytest.mark.parametrize(
     ("what", "match"),
     [
-        ("column", r"has \['card', 'n'\] instead of \['card'\]"),
+        ("column", r"has \['card', 'n'\], expected \['card'\]"),
         ("type", "do not fit"),
-        ("no dict", "has str instead of"),
-        ("state", r"is set to \['m'\]"),
+        ("no dict", "has str, expected"),
+        ("state", r"has the columns \['n'\], got \['m'\]"),
         ("state type", "do not fit"),
         ("item", r"one of the items has \['m'\]"),
         ("side", r"one of the rows has \['m'\]"),
         ("unknown side", "no side output 'other'"),
-        ("time", "with its time zone"),
+        ("time", "must be a datetime with a time zone"),
     ],
 )
 def test_mistakes_are_named(what: str, match: str) -> None:

@@ -1,4 +1,4 @@
-"""Processes: the user's own functions over batches, with keyed states, timers, time to live and side outputs."""
+"""Processes: user-defined functions over batches, with keyed state, timers, time to live and side outputs."""
 
 from statebed.operators.process.context import Context
 from statebed.operators.process.definition import Process

@@ -1,7 +1,7 @@
-"""Lists and maps of keys: each item and each entry is a row of its own in a multiset table.
+"""Lists and maps of keys: each item and each entry is a separate row of a multiset table.
 
-One more item costs one row, however many the key has. A list also keeps, in a second table, the position that its next
-item gets; items are read back in the order of their positions, entries of a map in the order of their keys.
+Adding an item costs one row, however many items the key has. A list also keeps the position of its next item in a
+second table; items are read back in the order of their positions, entries of a map in the order of their keys.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,9 @@ from statebed.state import ElementPage, KeyedView
 
 @dataclass(frozen=True)
 class ListTables:
-    """The lists of a subtask. Tables of keys have each key once; times are those of keys, None without event time."""
+    """Lists of a subtask. Key tables hold distinct keys; `times` are the event times of the keys, None without event
+    time.
+    """
 
     state: ListState
     tables: Tables
@@ -37,22 +39,22 @@ class ListTables:
         return self.tables.get_keyed(self.state.ends)
 
     def has(self, keys: pa.Table) -> Flags:
-        """Which keys have a list, maybe an empty one."""
+        """Return which keys have a list, which may be empty."""
         return self._ends.get(keys)[1]
 
     def sizes(self, keys: pa.Table, limit: int) -> Integers:
-        """Number of items of each key, or any number above `limit`; expired items may be counted."""
+        """Return the number of items of each key, or any number above `limit`; expired items may be counted."""
         return np.minimum(self._next(keys), limit + 1)
 
     def read(self, keys: pa.Table) -> Items:
-        """The items of each key, in the order in which they were appended."""
+        """Return the items of each key, in the order in which they were appended."""
         index, rows = _read(self._items.elements(keys), [POSITION, ITEM], self.state.item_table)
         order = np.lexsort((int64_values(rows[POSITION]), index))
         items = one_chunk(rows[ITEM]).take(from_numpy(order, pa.int64()))
         return Items(index[order], pa.Table.from_arrays(items.flatten(), names=self.state.schema.names))
 
     def append(self, keys: pa.Table, items: Items, times: pa.Array | None) -> None:
-        """Append items, those of a key in the order in which they stand."""
+        """Append items; the items of a key keep their order."""
         before = self._next(keys)
         order = np.argsort(items.index, kind="stable")
         index = items.index[order]
@@ -81,7 +83,9 @@ class ListTables:
 
 @dataclass(frozen=True)
 class MapTables:
-    """The maps of a subtask. Tables of keys have each key once; times are those of keys, None without event time."""
+    """Maps of a subtask. Key tables hold distinct keys; `times` are the event times of the keys, None without event
+    time.
+    """
 
     state: MapState
     tables: Tables
@@ -91,32 +95,34 @@ class MapTables:
         return self.tables.get_keyed(self.state.name)
 
     def has(self, keys: pa.Table) -> Flags:
-        """Which keys have an entry."""
+        """Return which keys have an entry."""
         return self.sizes(keys, 0) > 0
 
     def sizes(self, keys: pa.Table, limit: int) -> Integers:
-        """Number of entries of each key, or any number above `limit`."""
+        """Return the number of entries of each key, or any number above `limit`."""
         return self._entries.count_elements(keys, np.full(keys.num_rows, limit, dtype=np.int64))
 
     def read(self, keys: pa.Table) -> Items:
-        """The entries of each key, in the order of their map keys."""
+        """Return the entries of each key, in the order of their map keys."""
         index, rows = _read(self._entries.elements(keys), [MAP_KEY, MAP_VALUE], self.state.item_table)
         order = sorted_by([index, *total_keys(rows, [MAP_KEY])])
         return Items(index[order], taken(rows, order).rename_columns([KEY, VALUE]))
 
     def find(self, keys: pa.Table, index: Integers, map_keys: pa.Array) -> tuple[pa.Array, Flags]:
-        """The value under each map key of the key at `index`, null where there is none, and which are there."""
+        """Return the value of each map key of the key at `index`, null if there is none, and which map keys are
+        present.
+        """
         values, found = self._entries.get(taken(keys, index).append_column(MAP_KEY, map_keys))
         return one_chunk(values[MAP_VALUE]), found
 
     def merge(self, keys: pa.Table, entries: Items, times: pa.Array | None) -> None:
-        """Set entries; of several with one map key the last counts."""
+        """Set entries; if a map key occurs several times, the last value wins."""
         places = taken(keys, entries.index).append_column(MAP_KEY, one_chunk(entries.rows[KEY]))
         values = pa.table({MAP_VALUE: one_chunk(entries.rows[VALUE])})
         self._entries.upsert(places, values, times=_of_each(times, entries.index))
 
     def remove(self, keys: pa.Table, index: Integers, map_keys: pa.Array) -> None:
-        """Remove the entry under each map key of the key at `index`."""
+        """Remove the entry of each map key of the key at `index`."""
         self._entries.delete(taken(keys, index).append_column(MAP_KEY, map_keys))
 
     def put(self, keys: pa.Table, entries: Items, times: pa.Array | None) -> None:
@@ -130,12 +136,12 @@ class MapTables:
 
 
 def collection(state: ListState | MapState, tables: Tables) -> ListTables | MapTables:
-    """The tables of a list or map state."""
+    """Return the tables of a list or map state."""
     return ListTables(state, tables) if isinstance(state, ListState) else MapTables(state, tables)
 
 
 def upgrade_lists(state: ListState | MapState, earlier: KeyedView, tables: Tables) -> None:
-    """Write lists and maps that earlier versions kept as one value for each key as rows of their own."""
+    """Write lists and maps that earlier versions stored as one value per key as separate rows."""
     for rows in earlier.scan():
         keys = rows.select(earlier.table.key_schema.names)
         items = Items.of(one_chunk(rows[state.fields[0].name]))
@@ -143,7 +149,7 @@ def upgrade_lists(state: ListState | MapState, earlier: KeyedView, tables: Table
 
 
 def _read(pages: Iterable[ElementPage], columns: Sequence[str], schema: pa.Schema) -> tuple[Integers, pa.Table]:
-    """The rows of all pages, and the group of each."""
+    """Return the rows of all pages, and the group of each row."""
     found = list(pages)
     index = np.concatenate([np.zeros(0, dtype=np.int64), *(page.groups for page in found)])
     return index, pa.concat_tables([schema.empty_table(), *(page.rows.select(columns).cast(schema) for page in found)])

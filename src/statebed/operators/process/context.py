@@ -1,8 +1,9 @@
-"""What a process works with during one call: the keys of the batch, their states, timers and side outputs.
+"""Context of one call of a process: the keys of the batch, their state, timers and side outputs.
 
-`ctx.keys` has each key of the batch once. What is read for keys lines up with it: row i of `ctx.get(state)` is that of
-key i. `ctx.key_index` says for each row of the batch which key it has, so `values.take(ctx.key_index)` lines up with
-the rows, and `np.add.reduceat(column, ctx.key_starts)` goes from rows to keys. Writes are seen by later reads.
+`ctx.keys` has each key of the batch once, and values that are read for keys are aligned with it: row i of
+`ctx.get(state)` belongs to key i. `ctx.key_index` is the position of the key of each row, so
+`values.take(ctx.key_index)` is aligned with the rows, and `np.add.reduceat(column, ctx.key_starts)` aggregates rows by
+key. Reads see earlier writes.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,22 +31,22 @@ from statebed.operators.time_to_live import by_event_time
 from statebed.state import KeyedView
 
 Times: TypeAlias = pa.Array | pa.ChunkedArray | pa.Scalar | int
-"""Timestamps, or microseconds since 1970; one for all keys, or one for each."""
+"""Timestamps, or microseconds since 1970; one for all keys, or one per key."""
 S = TypeVar("S", bound=State)
 
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """The keys of a call, and how rows belong to them."""
+    """Keys of a call, and the key of each row."""
 
     keys: pa.Table
     key_index: Integers
     times: pa.Array
-    """The event time by which what is written for each key expires; null where none is known."""
+    """Event time of each key, from which a time to live counts; null if unknown."""
 
 
 class Context:
-    """What a process can do, and see, besides its rows."""
+    """Access to state, timers, side outputs and the clock during a call of a process."""
 
     def __init__(
         self,
@@ -67,50 +68,50 @@ class Context:
         self._side_names = sides
         self._fires = fires
         self.where = where
-        """For errors."""
+        """Label of the operator in errors."""
         self.sides: list[tuple[str, pa.Table | pa.RecordBatch]] = []
-        """What was given to side outputs."""
+        """Rows emitted to side outputs."""
         self.late = late
-        """The rows that came too late in this epoch; on_batch does not get them."""
+        """Late rows of this epoch, which are not passed to `on_batch`."""
         self.timer_kind = timer_kind
-        """In on_timer, which timers fire."""
+        """Kind of the timers that fire; None in `on_batch`."""
 
     # ---- keys and clock --------------------------------------------------------------------------------------
 
     @property
     def keys(self) -> pa.Table:
-        """Each key of the batch once."""
+        """Distinct keys of the batch."""
         return self._batch.keys
 
     @property
     def key_index(self) -> Integers:
-        """For each row the place of its key in `keys`."""
+        """Position in `keys` of the key of each row."""
         return self._batch.key_index
 
     @property
     def key_starts(self) -> Integers:
-        """In on_batch, where the rows of each key begin."""
+        """Position of the first row of each key, in `on_batch`."""
         return np.searchsorted(self.key_index, np.arange(self.keys.num_rows, dtype=np.int64)).astype(np.int64)
 
     @property
     def key_sizes(self) -> Integers:
-        """How many rows each key has."""
+        """Number of rows of each key."""
         return np.bincount(self.key_index, minlength=self.keys.num_rows).astype(np.int64)
 
     @property
     def watermark(self) -> pa.Scalar | None:
-        """Up to where event time has come in this epoch, as a timestamp; None: not known."""
+        """Watermark of this epoch as a timestamp; None if it is not known."""
         return None if self._clock.watermark_us is None else pa.scalar(self._clock.watermark_us, TIMESTAMP)
 
     @property
     def epoch_time(self) -> pa.Scalar:
-        """The processing time of the epoch, the same for all subtasks and attempts."""
+        """Processing time of the epoch, equal for all subtasks and attempts."""
         return pa.scalar(self._clock.epoch_time_us, TIMESTAMP)
 
     # ---- states ----------------------------------------------------------------------------------------------
 
     def get(self, state: State, keys: Keys = None) -> pa.Table | pa.Array:
-        """What keys have: of a ValueState its columns, null where there is nothing; of others a list for each key."""
+        """Return the state of keys: the columns of a ValueState, null for keys without a value; or a list per key."""
         selected = self._chosen(keys)
         if not isinstance(state, ListState | MapState):
             return self._view(state).get(selected.keys)[0]
@@ -119,7 +120,7 @@ class Context:
         return lists.take(from_numpy(index, pa.int64()))
 
     def has(self, state: State, keys: Keys = None) -> Flags:
-        """Which keys have anything."""
+        """Return which keys have state."""
         selected = self._chosen(keys)
         if not isinstance(state, ListState | MapState):
             return self._view(state).get(selected.keys)[1]
@@ -134,10 +135,10 @@ class Context:
         *,
         times: Times | None = None,
     ) -> None:
-        """Set what keys have, one row of values for each; of a ListState or MapState a list for each.
+        """Set the state of keys: one row per key, or one list per key for a ListState or MapState.
 
-        With a time to live by event time, it counts from `times`; by default from the latest event time of the key's
-        rows, of its timer, or from the watermark.
+        A time to live by event time counts from `times`. The default is the latest event time of the key's rows, the
+        time of its timer, or the watermark.
         """
         selected, view = self._chosen(keys), self._view(state)
         moments = self._moments(state, selected, times)
@@ -152,13 +153,15 @@ class Context:
             self._collection(state).put(distinct.keys, items, None if moments is None else moments.take(at))
             return
         if not isinstance(values, pa.Table | pa.RecordBatch):
-            raise InputError("a ValueState is set to something that is no table", where=self._at(state))
+            raise InputError(
+                f"a ValueState must be set to a table or batch, got {type(values).__name__}", where=self._at(state)
+            )
         rows = conformed_rows(values, pa.schema(state.fields), what="values", where=self._at(state))
         self._check_count(state, selected, rows.num_rows)
         view.upsert(selected.keys, rows, times=moments)
 
     def delete(self, state: State, keys: Keys = None) -> None:
-        """Let keys have nothing; of a list or map, empty it."""
+        """Delete the state of keys; a list or map is emptied."""
         selected = self._chosen(keys)
         if isinstance(state, ListState | MapState):
             self._collection(state).delete(self._distinct(selected)[0].keys)
@@ -166,7 +169,9 @@ class Context:
             self._view(state).delete(selected.keys)
 
     def append(self, state: ListState, rows: pa.Table | pa.RecordBatch, index: Keys = None) -> None:
-        """Append rows to the lists of keys; `index` has for each the place of its key, by default that of the batch."""
+        """Append rows to the lists of keys; `index` has the position of the key of each row, by default that of the
+        batch's row.
+        """
         lists = self._collection(self._kind(state, ListState))
         assert isinstance(lists, ListTables)
         new = conformed_rows(rows, state.schema, what="items", where=self._at(state))
@@ -174,15 +179,15 @@ class Context:
         lists.append(touched.keys, Items(inner, new), self._moments(state, touched, None))
 
     def get_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> pa.Array:
-        """The value under each map key, null where there is none; `index` is as in `append`."""
+        """Return the value of each map key, null if there is none; `index` is as in `append`."""
         return self._find(state, map_keys, index)[0].cast(state.value_type)
 
     def has_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> Flags:
-        """Which map keys have a value, maybe a null; `index` is as in `append`."""
+        """Return which map keys have a value, which may be null; `index` is as in `append`."""
         return self._find(state, map_keys, index)[1]
 
     def put_items(self, state: MapState, map_keys: pa.Array, values: pa.Array, index: Keys = None) -> None:
-        """Set the value under each map key; of several for one the last counts."""
+        """Set the value of each map key; if one occurs several times, the last value wins."""
         maps = self._maps(state)
         entries = pa.table(
             {KEY: one_chunk(map_keys).cast(state.key_type), VALUE: one_chunk(values).cast(state.value_type)}
@@ -191,44 +196,44 @@ class Context:
         maps.merge(touched.keys, Items(inner, entries), self._moments(state, touched, None))
 
     def remove_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> None:
-        """Let there be nothing under each map key."""
+        """Remove each map key."""
         maps = self._maps(state)
         gone = one_chunk(map_keys).cast(state.key_type)
         touched, inner = self._touched(state, index, len(gone))
         maps.remove(touched.keys, inner, gone)
 
     def sizes(self, state: ListState | MapState, limit: int) -> Integers:
-        """How many items the list or map of each key of the batch has, or any number above `limit`.
+        """Return the number of items in the list or map of each key of the batch, or any number above `limit`.
 
-        Counting stops at the limit. Items of lists that have expired may be counted.
+        Counting stops at the limit. Expired items of lists may be counted.
         """
         return self._collection(state).sizes(self.keys, limit)
 
     # ---- timers and outputs ----------------------------------------------------------------------------------
 
     def timer(self, at: Times, keys: Keys = None) -> None:
-        """Have on_timer called for keys when the watermark has reached a time; null: no timer."""
+        """Set timers that call `on_timer` for keys when the watermark reaches a time; null sets none."""
         self._set(TimerKind.EVENT, at, keys, set_timers)
 
     def processing_timer(self, at: Times, keys: Keys = None) -> None:
-        """Have on_timer called for keys when the time of an epoch has reached a time; null: no timer."""
+        """Set timers that call `on_timer` for keys when the epoch time reaches a time; null sets none."""
         self._set(TimerKind.PROCESSING, at, keys, set_timers)
 
     def cancel(self, at: Times, keys: Keys = None) -> None:
-        """Forget the event-time timers of keys at these times."""
+        """Cancel the event-time timers of keys at these times."""
         self._set(TimerKind.EVENT, at, keys, cancel_timers)
 
     def cancel_processing(self, at: Times, keys: Keys = None) -> None:
-        """Forget the processing-time timers of keys at these times."""
+        """Cancel the processing-time timers of keys at these times."""
         self._set(TimerKind.PROCESSING, at, keys, cancel_timers)
 
     def side(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Give rows to a side output."""
+        """Emit rows to a side output."""
         if name not in self._side_names:
             raise InputError(
                 f"there is no side output {name!r}",
                 where=self.where,
-                fix=f"declare it in side_outputs; there are {sorted(self._side_names)}",
+                fix=f"declare it in `side_outputs`, which has {sorted(self._side_names)}",
             )
         self.sides.append((name, rows))
 
@@ -243,7 +248,7 @@ class Context:
     def _view(self, state: State) -> KeyedView:
         if not isinstance(state, State) or self._states.get(state.name) != state:
             raise InputError(
-                f"{state!r} is no state of this process",
+                f"{state!r} is not a state of this process",
                 where=self.where,
                 fix=f"use self.NAME of a state that the class declares: {sorted(self._states)}",
             )
@@ -252,7 +257,7 @@ class Context:
     def _kind(self, state: State, kind: type[S]) -> S:
         if not isinstance(state, kind):
             raise InputError(
-                f"a {type(state).__name__} is used as a {kind.__name__}",
+                f"the state must be a {kind.__name__}, got a {type(state).__name__}",
                 where=self._at(state),
                 fix="append is for lists; get_items, put_items and remove_items are for maps",
             )
@@ -263,7 +268,11 @@ class Context:
         if not isinstance(values, pa.Array | pa.ChunkedArray) or not (
             pa.types.is_list(values.type) or pa.types.is_map(values.type)
         ):
-            raise InputError("lists are set to something else", where=self._at(state), fix="give one list for each key")
+            raise InputError(
+                f"a {type(state).__name__} must be set to an array of lists, got {type(values).__name__}",
+                where=self._at(state),
+                fix="pass one list per key",
+            )
         return one_chunk(values).cast(state.list_type)
 
     def _collection(self, state: ListState | MapState) -> ListTables | MapTables:
@@ -282,13 +291,13 @@ class Context:
         return maps.find(touched.keys, inner, wanted)
 
     def _touched(self, state: State, index: Keys, count: int) -> tuple[ChosenKeys, Integers]:
-        """Each key that one of `count` items is for, and for each item the place of its key among these."""
+        """Return the distinct keys of `count` items, and the position of the key of each item among them."""
         places = positions(index, self.key_index, count, self.keys.num_rows, where=self._at(state))
         touched, inner = np.unique(places, return_inverse=True)
         return self._chosen(touched), inner.astype(np.int64)
 
     def _distinct(self, selected: ChosenKeys) -> tuple[ChosenKeys, Integers]:
-        """The keys, each once, and the place of each given key among these."""
+        """Return the distinct keys, and the position of each selected key among them."""
         if selected.places is not None:
             places, index = np.unique(selected.places, return_inverse=True)
             return self._chosen(places), index.astype(np.int64)
@@ -299,13 +308,13 @@ class Context:
     def _check_count(self, state: State, keys: ChosenKeys, rows: int) -> None:
         if rows != keys.keys.num_rows:
             raise InputError(
-                f"there are {keys.keys.num_rows} keys and {rows} rows for them",
+                f"{rows} rows were passed for {keys.keys.num_rows} keys",
                 where=self._at(state),
-                fix="give one row for each key, in the order of ctx.keys or of keys=",
+                fix="pass one row per key, in the order of ctx.keys or of keys=",
             )
 
     def _moments(self, state: State, keys: ChosenKeys, times: Times | None) -> pa.Array | None:
-        """The event times from which a time to live counts; None: it does not count by event time."""
+        """Return the event times from which the time to live counts; None if it does not count in event time."""
         if not by_event_time(state.time_to_live):
             return None
         count = keys.keys.num_rows
@@ -319,9 +328,9 @@ class Context:
             found = found.fill_null(pa.scalar(self._clock.watermark_us, TIMESTAMP))
         if not validity(found).all():
             raise InputError(
-                "a state with a time to live by event time is written for a key without event time",
+                "a state with a time to live in event time was written for a key without an event time",
                 where=self._at(state),
-                fix="give times=, or declare ttl_clock='epoch_time'",
+                fix="pass times=, or declare ttl_clock='epoch_time'",
             )
         return one_chunk(found)
 
@@ -329,5 +338,7 @@ class Context:
         selected = self._chosen(keys)
         times = timer_times(at, selected.keys.num_rows, where=self.where)
         if not self._fires:
-            raise InputError("a timer is set, and nothing would come of it", where=self.where, fix="write on_timer")
+            raise InputError(
+                "a timer was set, but the process defines no `on_timer`", where=self.where, fix="define on_timer"
+            )
         act(self._tables.get_time_keyed(kind.value), selected.keys, times)

@@ -1,4 +1,4 @@
-"""Rows that users give as dicts, as a table of declared columns."""
+"""Conversion of rows that users return as dicts to a table with the declared columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT
 
 _MORE = {TIME: TIMESTAMP, WEIGHT: pa.int64()}
-"""Columns that rows may have besides those that are declared."""
+"""Columns that rows may have in addition to the declared ones."""
 
 
 def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what: str, where: str) -> pa.Table:
-    """The rows as a table; each must have every declared column, and may have an event time and a weight."""
+    """Return the rows as a table; each must have every declared column, and may have an event time and a weight."""
     more = [name for name in _MORE if any(name in row for row in rows)]
     wanted = pa.schema([*(field.with_nullable(True) for field in schema), *((name, _MORE[name]) for name in more)])
     declared = set(schema.names)
@@ -22,9 +22,9 @@ def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what:
         if not isinstance(row, Mapping) or (row.keys() != declared and row.keys() - more != declared):
             shown = sorted(row) if isinstance(row, Mapping) else type(row).__name__
             raise InputError(
-                f"one of the {what} has {shown} instead of {schema.names}",
+                f"one of the {what} has {shown}, expected {schema.names}",
                 where=where,
-                fix="give dicts with every declared column, and no other",
+                fix="use dicts with exactly the declared columns",
             )
     try:
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
@@ -32,6 +32,6 @@ def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what:
         raise InputError(
             f"the {what} do not fit the columns {[f'{one.name} {one.type}' for one in schema]}: {error}",
             where=where,
-            fix="give values of the declared types",
+            fix="use values of the declared types",
         ) from error
     return pa.Table.from_arrays(columns, schema=wanted)

@@ -1,6 +1,6 @@
-"""Lists of keys, taken apart into items that know the place of their key, and put together again.
+"""Lists of keys, flattened into items with the position of their key, and back.
 
-Work goes over all items of all keys at once.
+Functions work on all items of all keys at once.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from statebed.arrays.sort_order import Integers
 
 @dataclass(frozen=True)
 class Items:
-    """Items of lists; `index` has for each the place of its list."""
+    """Items of lists; `index` has the position of the list of each item."""
 
     index: Integers
     rows: pa.Table
@@ -29,7 +29,7 @@ class Items:
         return cls(index, pa.Table.from_arrays(items.flatten(), names=names))
 
     def lists(self, count: int, kind: pa.DataType) -> pa.Array:
-        """The items as `count` lists; items of one list stand together, in the order of lists."""
+        """Return the items as `count` lists; items must be grouped by list, in the order of the lists."""
         lengths = np.bincount(self.index, minlength=count)
         offsets = from_numpy(np.append(0, np.cumsum(lengths)).astype(np.int32), pa.int32())
         columns = [

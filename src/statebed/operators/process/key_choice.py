@@ -1,4 +1,4 @@
-"""The keys that a call of the context is about: those of the batch, some of them, or others."""
+"""Keys that a call of the context applies to: those of the batch, some of them, or others."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,20 +14,20 @@ from statebed.errors import InputError
 from statebed.operators.keyed_rows import taken
 
 Keys: TypeAlias = pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | npt.NDArray[Any] | None
-"""All keys of the batch (None); some, by place or by a mask over them; or any keys, as rows of the key columns."""
+"""Selection of keys: all keys of the batch (None), some by position or mask, or any keys as rows of the key columns."""
 
 
 @dataclass(frozen=True)
 class ChosenKeys:
-    """Keys, and where they stand in the batch."""
+    """Selected keys, and their positions in the batch."""
 
     keys: pa.Table
     places: Integers | None
-    """None: they are not from the batch."""
+    """Positions in the batch; None if the keys are not from the batch."""
 
 
 def chosen(keys: Keys, batch: pa.Table, *, where: str) -> ChosenKeys:
-    """What the user's choice comes to."""
+    """Resolve the user's selection of keys."""
     if keys is None:
         return ChosenKeys(batch, np.arange(batch.num_rows, dtype=np.int64))
     if isinstance(keys, pa.Table | pa.RecordBatch):
@@ -37,24 +37,28 @@ def chosen(keys: Keys, batch: pa.Table, *, where: str) -> ChosenKeys:
 
 
 def positions(index: Keys, rows: Integers, count: int, limit: int, *, where: str) -> Integers:
-    """For each of `count` items the place of its key; None: those of the batch's rows."""
+    """Return the position of the key of each of `count` items; without an `index`, those of the batch's rows."""
     if index is None:
         found = rows
     elif isinstance(index, pa.Table | pa.RecordBatch):
-        raise InputError("keys stand where their places are asked for", where=where, fix="give places in ctx.keys")
+        raise InputError(
+            "`index` must have positions in ctx.keys, got a table of keys",
+            where=where,
+            fix="pass positions in ctx.keys",
+        )
     else:
         found = _places(index, limit, where=where)
     if len(found) != count:
         raise InputError(
-            f"there are {count} items and {len(found)} places of keys",
+            f"got {count} items but {len(found)} positions of keys",
             where=where,
-            fix="give one item for each row of the batch, or say with index= to which key of ctx.keys each belongs",
+            fix="pass one item per row of the batch, or index= with the position in ctx.keys for each item",
         )
     return found
 
 
 def _places(given: pa.Array | pa.ChunkedArray | npt.NDArray[Any], count: int, *, where: str) -> Integers:
-    fix = "give a mask over ctx.keys, or places in it"
+    fix = "pass a mask over ctx.keys, or positions in it"
     if isinstance(given, pa.Array | pa.ChunkedArray):
         array = one_chunk(given)
         if pa.types.is_boolean(array.type):
@@ -62,21 +66,31 @@ def _places(given: pa.Array | pa.ChunkedArray | npt.NDArray[Any], count: int, *,
         elif pa.types.is_integer(array.type) and not array.null_count:
             given = int64_values(array.cast(pa.int64()))
         else:
-            raise InputError(f"keys are chosen by an array of the type {array.type}", where=where, fix=fix)
+            raise InputError(
+                f"keys must be selected by a boolean mask or by integers without nulls, got {array.type}",
+                where=where,
+                fix=fix,
+            )
     values = np.asarray(given)
     if values.dtype == np.bool_:
         if len(values) != count:
-            raise InputError(f"a mask of {len(values)} over {count} keys", where=where, fix=fix)
+            raise InputError(
+                f"a mask must have one value for each of {count} keys, got {len(values)}", where=where, fix=fix
+            )
         return np.flatnonzero(values)
     places = values.astype(np.int64)
     if values.dtype.kind not in "iu" or (len(places) and not 0 <= int(places.min()) <= int(places.max()) < count):
-        raise InputError(f"there are no such places among {count} keys", where=where, fix=fix)
+        raise InputError(
+            f"positions of keys must be integers of at least 0 and below {count}, the number of keys",
+            where=where,
+            fix=fix,
+        )
     return places
 
 
 def _conformed(keys: pa.Table | pa.RecordBatch, schema: pa.Schema, *, where: str) -> pa.Table:
     missing = [name for name in schema.names if name not in keys.schema.names]
     if missing:
-        raise InputError(f"keys lack the columns {missing}", where=where, fix=f"give the columns {schema.names}")
+        raise InputError(f"keys lack the columns {missing}", where=where, fix=f"pass the columns {schema.names}")
     columns = [normalise_key(one_chunk(keys.column(field.name)).cast(field.type)) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)

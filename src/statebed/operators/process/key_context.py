@@ -1,4 +1,4 @@
-"""What a process that is written for one key at a time can do besides its states: timers, side outputs, the clock."""
+"""Context of a process that is written for one key at a time: timers, side outputs and the clock."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class KeyContext:
-    """For the key whose turn it is."""
+    """Context of the current key."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -29,46 +29,46 @@ class KeyContext:
 
     @property
     def watermark(self) -> dt.datetime | None:
-        """Up to where event time has come in this epoch."""
+        """Watermark of this epoch; None if it is not known."""
         mark = self._ctx.watermark
         return None if mark is None else _EPOCH + int(mark.value) * _MICROSECOND
 
     @property
     def epoch_time(self) -> dt.datetime:
-        """The processing time of the epoch."""
+        """Processing time of the epoch."""
         return _EPOCH + int(self._ctx.epoch_time.value) * _MICROSECOND
 
     @property
     def timer_kind(self) -> TimerKind | None:
-        """In on_key_timer, which timers fire."""
+        """Kind of the timers that fire; None in `on_rows`."""
         return self._ctx.timer_kind
 
     def timer(self, at: dt.datetime) -> None:
-        """Have on_key_timer called for the key when the watermark has reached a time."""
+        """Set a timer that calls `on_key_timer` for the key when the watermark reaches a time."""
         self._timers[TimerKind.EVENT, self._place, self._micros(at)] = True
 
     def processing_timer(self, at: dt.datetime) -> None:
-        """Have on_key_timer called for the key when the time of an epoch has reached a time."""
+        """Set a timer that calls `on_key_timer` for the key when the epoch time reaches a time."""
         self._timers[TimerKind.PROCESSING, self._place, self._micros(at)] = True
 
     def cancel(self, at: dt.datetime) -> None:
-        """Forget the event-time timer of the key at a time."""
+        """Cancel the event-time timer of the key at a time."""
         self._timers[TimerKind.EVENT, self._place, self._micros(at)] = False
 
     def cancel_processing(self, at: dt.datetime) -> None:
-        """Forget the processing-time timer of the key at a time."""
+        """Cancel the processing-time timer of the key at a time."""
         self._timers[TimerKind.PROCESSING, self._place, self._micros(at)] = False
 
     def side(self, name: str, row: Mapping[str, Any]) -> None:
-        """Give a row to a side output."""
+        """Emit a row to a side output."""
         self._sides.setdefault(name, []).append(row)
 
     def turn_to(self, place: int) -> None:
-        """Be about the key at this place."""
+        """Make the key at this position the current one."""
         self._place = place
 
     def write(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Set and cancel what was asked for, and give rows to side outputs."""
+        """Apply the collected timer changes, and emit the collected rows to side outputs."""
         ways = {
             (TimerKind.EVENT, True): self._ctx.timer,
             (TimerKind.PROCESSING, True): self._ctx.processing_timer,
@@ -89,6 +89,8 @@ class KeyContext:
     def _micros(self, at: dt.datetime) -> int:
         if not isinstance(at, dt.datetime) or at.utcoffset() is None:
             raise InputError(
-                f"a timer is set for {at!r}", where=self._ctx.where, fix="give a datetime with its time zone"
+                f"the time of a timer must be a datetime with a time zone, got {at!r}",
+                where=self._ctx.where,
+                fix="pass a datetime with a time zone, such as ctx.epoch_time + timedelta(minutes=5)",
             )
         return (at - _EPOCH) // _MICROSECOND

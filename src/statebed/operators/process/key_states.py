@@ -1,4 +1,4 @@
-"""The states of one key, as Python values: what `state.NAME` is in a process that is written for one key at a time."""
+"""States of one key as Python values: `state.NAME` in a process that is written for one key at a time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from statebed.operators.process.dict_rows import rows_as_table
 from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State, ValueState
 
 READ_AT_ONCE = 65_536
-"""Lists and maps of the keys of a batch are read this many items at a time; a larger one alone."""
+"""Number of items of lists and maps of a batch's keys that are read together; a larger list or map is read alone."""
 SMALL = 1024
-"""A map with at most this many entries is read as a whole when one entry is asked for."""
+"""Largest number of entries of a map that is read as a whole to look up one entry."""
 _REMOVED = object()
 
 
 class KeyStates:
-    """All states of the key whose turn it is, by name."""
+    """All states of the current key, by name."""
 
     def __init__(self, ctx: Context, states: Mapping[str, State]) -> None:
         self._kept = {name: _of_key(ctx, state) for name, state in states.items()}
@@ -29,22 +29,22 @@ class KeyStates:
     def __getattr__(self, name: str) -> Any:
         kept = self.__dict__.get("_kept", {})
         if name not in kept:
-            raise AttributeError(f"there is no state {name!r}; there are {sorted(kept)}")
+            raise AttributeError(f"there is no state {name!r}; the process has {sorted(kept)}")
         return kept[name]
 
     def turn_to(self, place: int) -> None:
-        """Be about the key at this place."""
+        """Make the key at this position the current one."""
         for state in self._kept.values():
             state.place = place
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write all changes."""
         for state in self._kept.values():
             state.write()
 
 
 class _KeyState:
-    """One state of the key whose turn it is. What is written is kept until the end of the batch."""
+    """One state of the current key. Changes are buffered until the end of the batch."""
 
     def __init__(self, ctx: Context, state: State) -> None:
         self._ctx = ctx
@@ -52,38 +52,38 @@ class _KeyState:
         self.place = 0
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write all changes."""
         raise NotImplementedError
 
 
 class KeyValue(_KeyState):
-    """A ValueState of one key."""
+    """ValueState of one key."""
 
     def __init__(self, ctx: Context, state: ValueState) -> None:
         super().__init__(ctx, state)
         self._state = state
         self._names = set(state.schema.names)
         self._values: list[dict[str, Any] | None] | None = None
-        """Of all keys of the batch, read when the first is asked for."""
+        """Values of all keys of the batch, read on first use."""
         self._changed: set[int] = set()
 
     def get(self) -> dict[str, Any] | None:
-        """Its row, or None."""
+        """Return the row of the key, or None."""
         row = self._rows()[self.place]
         return None if row is None else dict(row)
 
     def put(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
-        """Set its row, every column of it."""
+        """Set the row of the key, with every column."""
         value = {**(row or {}), **columns}
         if value.keys() != self._names:
             raise InputError(
-                f"the state {self._state.name!r} is set to {sorted(value)} instead of {sorted(self._names)}",
-                fix="give every column of the state, and no other",
+                f"the state {self._state.name!r} has the columns {sorted(self._names)}, got {sorted(value)}",
+                fix="pass exactly the columns of the state",
             )
         self._set(value)
 
     def delete(self) -> None:
-        """Let the key have nothing."""
+        """Delete the row of the key."""
         self._set(None)
 
     def write(self) -> None:
@@ -110,7 +110,7 @@ class KeyValue(_KeyState):
 
 
 class _StoredKey:
-    """What lists or maps hold in the state, read for some keys at a time: keys come one after the other."""
+    """Stored lists or maps, read for several keys at a time, since keys are processed in order."""
 
     def __init__(self, ctx: Context, state: ListState | MapState) -> None:
         self._ctx = ctx
@@ -120,11 +120,11 @@ class _StoredKey:
         self._read: list[list[dict[str, Any]]] = []
 
     def is_small(self, place: int) -> bool:
-        """Whether what a key has may be read as a whole to find one entry."""
+        """Return whether the items of a key are few enough to read all of them for one lookup."""
         return self._size(place) <= SMALL
 
     def rows(self, place: int) -> list[dict[str, Any]]:
-        """All that a key has."""
+        """Return all items of a key."""
         if not self._first <= place < self._first + len(self._read):
             end, rows = place + 1, self._size(place)
             while end < self._ctx.keys.num_rows and rows + self._size(end) <= READ_AT_ONCE:
@@ -141,36 +141,36 @@ class _StoredKey:
 
 
 class KeyList(_KeyState):
-    """A ListState of one key."""
+    """ListState of one key."""
 
     def __init__(self, ctx: Context, state: ListState) -> None:
         super().__init__(ctx, state)
         self._state = state
         self._stored = _StoredKey(ctx, state)
         self._set: dict[int, list[dict[str, Any]]] = {}
-        """Lists that replace what is stored."""
+        """Lists that replace the stored ones."""
         self._appended: dict[int, list[dict[str, Any]]] = {}
-        """Rows behind what is stored."""
+        """Rows to append to the stored lists."""
 
     def get(self) -> list[dict[str, Any]]:
-        """Its rows, in the order in which they were appended."""
+        """Return the rows of the key, in the order in which they were appended."""
         before = self._set[self.place] if self.place in self._set else self._stored.rows(self.place)
         return [dict(row) for row in (*before, *self._appended.get(self.place, ()))]
 
     def append(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
-        """Append a row; what is there is not read."""
+        """Append a row without reading the stored ones."""
         rows = self._set.get(self.place)
         if rows is None:
             rows = self._appended.setdefault(self.place, [])
         rows.append({**(row or {}), **columns})
 
     def put(self, rows: list[dict[str, Any]]) -> None:
-        """Set all rows."""
+        """Replace all rows of the key."""
         self._appended.pop(self.place, None)
         self._set[self.place] = list(rows)
 
     def delete(self) -> None:
-        """Let the key have nothing."""
+        """Delete the list of the key."""
         self.put([])
 
     def write(self) -> None:
@@ -193,21 +193,21 @@ class KeyList(_KeyState):
 
 
 class KeyMap(_KeyState):
-    """A MapState of one key. A small map is read as a whole, of a large one the entries that are asked for."""
+    """MapState of one key. A small map is read as a whole; of a large one, only the requested entries are read."""
 
     def __init__(self, ctx: Context, state: MapState) -> None:
         super().__init__(ctx, state)
         self._state = state
         self._stored = _StoredKey(ctx, state)
         self._maps: dict[int, dict[Any, Any]] = {}
-        """Small maps as they are stored."""
+        """Small maps as stored."""
         self._cleared: set[int] = set()
-        """Keys whose stored entries no longer count."""
+        """Keys whose stored entries are deleted."""
         self._changes: dict[int, dict[Any, Any]] = {}
-        """Entries that were set; _REMOVED for those that were removed."""
+        """Entries that were set, with _REMOVED for those that were removed."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under a map key."""
+        """Return the value of a map key, or the default."""
         changes = self._changes.get(self.place, {})
         if key in changes:
             return default if changes[key] is _REMOVED else changes[key]
@@ -221,21 +221,21 @@ class KeyMap(_KeyState):
         return self._ctx.get_items(self._state, keys, place)[0].as_py()
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value under a map key; what is there is not read."""
+        """Set the value of a map key without reading the stored one."""
         self._changes.setdefault(self.place, {})[key] = value
 
     def remove(self, key: Any) -> None:
-        """Let there be nothing under a map key."""
+        """Remove a map key."""
         self.put(key, _REMOVED)
 
     def items(self) -> dict[Any, Any]:
-        """All of it."""
+        """Return all entries as a dict."""
         stored = {} if self.place in self._cleared else self._stored_map()
         both = {**stored, **self._changes.get(self.place, {})}
         return {key: value for key, value in both.items() if value is not _REMOVED}
 
     def delete(self) -> None:
-        """Let the key have nothing."""
+        """Delete the map of the key."""
         self._cleared.add(self.place)
         self._changes.pop(self.place, None)
 
@@ -276,5 +276,5 @@ def _array(values: list[Any], kind: pa.DataType, what: str, where: str) -> pa.Ar
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
-            f"the {what} of the map do not fit the type {kind}: {error}", where=where, fix="give values of that type"
+            f"the {what} of the map do not fit the type {kind}: {error}", where=where, fix="use values of that type"
         ) from error

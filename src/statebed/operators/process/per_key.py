@@ -1,4 +1,4 @@
-"""A process written for one key at a time, over plain rows: convenient, and slow.
+"""Processes written for one key at a time over plain rows: convenient, but slow.
 
     class Fraud(ProcessKey):
         last = ValueState("amount double")
@@ -11,9 +11,9 @@
                     yield {"card": key, "reason": "ten times the last one"}
                 state.last.put(amount=row["amount"])
 
-Values of all keys of the batch are read at once when a state is first used, lists and maps for some keys at a time;
-everything is written at once at the end. In between all is Python, at some hundred thousand rows a second at best.
-Times are datetimes, so of the years 1 to 9999.
+Values of all keys of the batch are read together when a state is first used, lists and maps for several keys at a time;
+all changes are written together at the end. The rest runs in Python, at a few hundred thousand rows per second at best.
+Times are datetimes, so they are limited to the years 1 to 9999.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,22 +31,24 @@ from statebed.operators.process.key_states import KeyStates
 
 Row = dict[str, Any]
 Rows = Any
-"""A list of dicts, or a pandas DataFrame."""
+"""Type of the rows: a list of dicts, or a pandas DataFrame."""
 
 
 class ProcessKey(Process):
-    """The base of processes over the rows of one key."""
+    """Base class of processes over the rows of one key."""
 
     rows_as: ClassVar[str] = "dicts"
-    """How on_rows gets rows: "dicts" (a list of them) or "pandas" (a DataFrame)."""
+    """Form of the rows passed to `on_rows`: "dicts" (a list of dicts) or "pandas" (a DataFrame)."""
     shown_names: ClassVar[dict[str, str]] = {"on_batch": "on_rows", "on_timer": "on_key_timer"}
 
     def on_rows(self, key: Any, rows: Rows, state: KeyStates, ctx: KeyContext) -> Iterable[Row] | None:
-        """Take the rows of one key, by event time. `key` is its value, or a tuple of them for several columns."""
+        """Process the rows of one key, sorted by event time. `key` is its value, or a tuple if there are several key
+        columns.
+        """
         raise NotImplementedError
 
     def on_key_timer(self, key: Any, times: list[Any], state: KeyStates, ctx: KeyContext) -> Iterable[Row] | None:
-        """Take the timers of one key that are due, in the order of their times."""
+        """Process the due timers of one key, sorted by time."""
         raise NotImplementedError
 
     @classmethod
@@ -58,9 +60,13 @@ class ProcessKey(Process):
         return cls.on_key_timer is not ProcessKey.on_key_timer
 
     def on_batch(self, rows: pa.RecordBatch, ctx: Context) -> pa.Table:
-        """Call on_rows for every key of the batch."""
+        """Call `on_rows` for every key of the batch."""
         if self.rows_as not in {"dicts", "pandas"}:
-            raise InputError(f"rows_as = {self.rows_as!r}", where=ctx.where, fix="use 'dicts' or 'pandas'")
+            raise InputError(
+                f"`rows_as` must be 'dicts' or 'pandas', got {self.rows_as!r}",
+                where=ctx.where,
+                fix="use 'dicts' or 'pandas'",
+            )
         starts = ctx.key_starts.tolist()
         ends = [*starts[1:], rows.num_rows]
         frame = rows.to_pandas() if self.rows_as == "pandas" else rows.to_pylist()
@@ -71,7 +77,7 @@ class ProcessKey(Process):
         return self._for_each(ctx, parts, self.on_rows)
 
     def on_timer(self, timers: pa.RecordBatch, ctx: Context) -> pa.Table:
-        """Call on_key_timer for every key that has timers."""
+        """Call `on_key_timer` for every key that has timers."""
         times = timers["at"].to_pylist()
         parts: list[list[Any]] = [[] for _ in range(ctx.keys.num_rows)]
         for place, time in zip(ctx.key_index.tolist(), times, strict=True):
@@ -88,7 +94,7 @@ class ProcessKey(Process):
             given.extend(function(key, part, states, calls) or ())
         states.write()
         calls.write({name: schema_of(columns) for name, columns in self.side_outputs.items()})
-        return rows_as_table(given, schema_of(self.output), what="rows given back", where=ctx.where)
+        return rows_as_table(given, schema_of(self.output), what="returned rows", where=ctx.where)
 
 
 def _plain_keys(keys: pa.Table) -> list[Any]:

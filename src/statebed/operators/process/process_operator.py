@@ -1,7 +1,7 @@
-"""The operator that runs a process: rows first, then the timers that are due, each as one batch.
+"""Operator that runs a process: first the rows of the epoch as one batch, then the due timers as another.
 
-Timers that on_timer sets and that are due already fire in the same step, in another round; after MAX_ROUNDS the rest
-waits for the next epoch. Event time of what the process gives: its own column `_time`, or else the watermark of the
+Timers that `on_timer` sets and that are already due fire in the same step, in another round; after MAX_ROUNDS rounds
+the rest waits for the next epoch. The event time of an emitted row is its column `_time`, or else the watermark of the
 epoch.
 """
 
@@ -34,12 +34,12 @@ from statebed.operators.time_to_live import by_event_time, described_ttl
 from statebed.state import Combine, KeyedView, TableConfig
 
 MAX_ROUNDS = 16
-"""How often timers fire in one step, each round those that the one before has set."""
+"""Maximum number of rounds of timers in one step; each round fires the timers that the previous one set."""
 
 
 @dataclass(frozen=True)
 class ProcessOperator:
-    """The definition of the operator; the process is pickled with it."""
+    """Definition of the operator; the process is pickled with it."""
 
     operator_id: str
     input: Input
@@ -50,12 +50,16 @@ class ProcessOperator:
         check_input(self.input, where=self.where)
         check_process(self.process, where=self.where)
         if not self.input.keys:
-            raise InputError("a process has no keys", where=self.where, fix="name the keys of the input: key_by(...)")
+            raise InputError(
+                "a process needs at least one key", where=self.where, fix="name the keys of the input: key_by(...)"
+            )
         if AT in self.input.keys and self.process.has_timers():
             raise InputError(
-                f"a key is named {AT!r}, as is the time of timers", where=self.where, fix="rename the key column"
+                f"the key column {AT!r} has the same name as the time of timers",
+                where=self.where,
+                fix="rename the key column",
             )
-        _ = self.outputs, self.tables, self._pickled()  # refuse what cannot work
+        _ = self.outputs, self.tables, self._pickled()  # validates them
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -68,7 +72,11 @@ class ProcessOperator:
         for name, columns in process.side_outputs.items():
             names.check_part("side output", name)
             if name == LATE:
-                raise InputError(f"a side output is named {name!r}", where=self.where, fix="late rows have that name")
+                raise InputError(
+                    f"{name!r} is reserved for late rows and cannot name a side output",
+                    where=self.where,
+                    fix="rename the side output",
+                )
             found[name] = Output(self._declared(f"side output {name!r}", columns))
         return {**found, LATE: late_output(self.input)}
 
@@ -78,14 +86,16 @@ class ProcessOperator:
         timers = timer_tables(keys) if self.process.has_timers() else {}
         taken_names = [name for name in self.states if name in {kind.value for kind in TimerKind}]
         if taken_names:
-            raise InputError(f"the states {taken_names} have the names of timers", where=self.where, fix="rename them")
+            raise InputError(
+                f"the states {taken_names} have the names of timer tables", where=self.where, fix="rename the states"
+            )
         found = dict(timers)
         for state in self.states.values():
             state.check_names(keys, where=self.where)
             for name, table in state.tables(keys).items():
                 if name in found:
                     raise InputError(
-                        f"two tables are named {name!r}: a state, and what is kept beside another one",
+                        f"two tables are named {name!r}: one of a state, and an auxiliary one of another state",
                         where=self.where,
                         fix="rename the state",
                     )
@@ -160,7 +170,7 @@ class ProcessOperator:
         return next_time(tables.get_time_keyed(TimerKind.PROCESSING.value), clock.epoch_time_us)
 
     def output_watermark(self, watermark_us: int) -> int:
-        # Rows of later epochs may have this very watermark as their event time.
+        # Rows of later epochs may have exactly this watermark as their event time.
         return watermark_us - 1
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
@@ -173,7 +183,7 @@ class ProcessOperator:
         return event_time_us
 
     def run(self, method: str, function: Callable[[], object], rows: int) -> object:
-        """Call the user's code: its errors say where they were, and an instance that changes is refused."""
+        """Call the user's code; add the location to its errors, and raise if it changes attributes of the instance."""
         method = self.process.shown_names.get(method, method)
         where = f"{self.where}, {type(self.process).__name__}.{method}, a batch of {rows} rows"
         before = self._pickled()
@@ -191,7 +201,7 @@ class ProcessOperator:
             raise InputError(
                 f"{method} changed attributes of the {type(self.process).__name__} instance",
                 where=where,
-                fix="keep what must be remembered in states: attributes are lost in a crash, and differ by subtask",
+                fix="keep such data in states: attributes are lost in a crash and differ between subtasks",
             )
         return given
 
@@ -212,12 +222,12 @@ class ProcessOperator:
 
     @property
     def where(self) -> str:
-        """For errors."""
+        """Label of the operator in errors."""
         return operator_label(self)
 
 
 class _Calls:
-    """The calls of one step, and what they gave."""
+    """Calls of one step, and the rows that they emitted."""
 
     def __init__(self, operator: ProcessOperator, tables: Tables, clock: Clock, late: pa.Table) -> None:
         self._operator = operator
@@ -284,5 +294,5 @@ class _Calls:
 
 
 def _batch(rows: pa.Table) -> pa.RecordBatch:
-    """The rows as one batch."""
+    """Return the rows as one batch."""
     return pa.RecordBatch.from_arrays([one_chunk(column) for column in rows.columns], schema=rows.schema)

@@ -1,4 +1,4 @@
-"""What a process gives back, checked against what it declared: every column, every type, nulls, event times."""
+"""Checks of the rows that a process returns against its declaration: columns, types, nulls and event times."""
 
 from collections.abc import Sequence
 
@@ -13,21 +13,21 @@ from statebed.operators.changelog import consolidated
 from statebed.operators.operator import Clock
 
 RAISED_TIMES = "raised_event_times"
-"""What is counted: rows that were given an event time that was over already."""
+"""Name of the counter of rows whose event time was raised because it was before the previous watermark."""
 
 
 def conformed_rows(
     rows: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str, where: str, optional: Sequence[str] = ()
 ) -> pa.Table:
-    """The rows with exactly these columns, in this order; numbers may be of another width if they fit."""
+    """Return the rows with exactly these columns, in this order; numbers may have another width if they fit."""
     given = rows.schema.names
     missing = [name for name in schema.names if name not in given and name not in optional]
     extra = [name for name in given if name not in schema.names]
     if missing or extra or len(set(given)) != len(given):
         raise InputError(
-            f"the {what} have the columns {given} instead of {schema.names}: missing {missing}, not declared {extra}",
+            f"the {what} have the columns {given}, expected {schema.names}: missing {missing}, not declared {extra}",
             where=where,
-            fix="give every declared column once, and no other",
+            fix="use every declared column once, and no other",
         )
     fields = [field for field in schema if field.name in given]
     columns = [_column(one_chunk(rows.column(field.name)), field, what=what, where=where) for field in fields]
@@ -37,7 +37,7 @@ def conformed_rows(
 def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.Array:
     if column.type != field.type:
         mistake = InputError(
-            f"the column {field.name!r} of the {what} has the type {column.type} instead of {field.type}",
+            f"the column {field.name!r} of the {what} has type {column.type}, expected {field.type}",
             where=where,
             fix=f"cast it, or declare the column as {column.type}",
         )
@@ -49,7 +49,7 @@ def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.A
             raise mistake from error
     if column.null_count and not field.nullable:
         raise InputError(
-            f"the column {field.name!r} of the {what} holds nulls, and is declared as not null",
+            f"the column {field.name!r} of the {what} has nulls but is declared as not null",
             where=where,
             fix="fill them, or declare the column without 'not null'",
         )
@@ -57,7 +57,7 @@ def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.A
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be cast where each fits."""
+    """Return whether values may be cast if each of them fits."""
     kinds = (_is_number, _is_text, pa.types.is_nested, pa.types.is_binary)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return (given.tz is None) == (wanted.tz is None)
@@ -73,19 +73,21 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def output_rows(rows: object, output: Output, clock: Clock, *, where: str) -> tuple[pa.Table, int]:
-    """What was given back as rows of an output, and how many event times were raised.
+    """Return the returned rows as rows of an output, and the number of event times that were raised.
 
-    Rows without an event time of their own get the watermark; a time before the watermark of the epoch before is over,
-    and is raised to it: so every row comes after what the output watermark has promised.
+    Rows without an event time get the watermark. An event time before the watermark of the previous epoch is raised to
+    it, so that every row is after the promised output watermark.
     """
     schema = output.schema
     if rows is None:
         return schema.empty_table(), 0
     if not isinstance(rows, pa.Table | pa.RecordBatch):
         raise InputError(
-            f"a {type(rows).__name__} was given back", where=where, fix="give back a pyarrow Table, RecordBatch or None"
+            f"a process must return a table, a batch or None, got {type(rows).__name__}",
+            where=where,
+            fix="return a pyarrow Table, RecordBatch or None",
         )
-    found = conformed_rows(rows, schema, what="rows given back", where=where, optional=[TIME])
+    found = conformed_rows(rows, schema, what="returned rows", where=where, optional=[TIME])
     times = one_chunk(found[TIME]) if TIME in found.schema.names else pa.nulls(found.num_rows, TIMESTAMP)
     times, raised = _event_times(times, clock)
     columns = [times if name == TIME else found[name] for name in schema.names]
@@ -102,7 +104,7 @@ def _event_times(times: pa.Array, clock: Clock) -> tuple[pa.Array, int]:
 
 
 def gathered_output(parts: Sequence[pa.Table], output: Output) -> pa.Table:
-    """All rows that a step gives to one output."""
+    """Return all rows that a step emits to one output."""
     rows = pa.concat_tables([output.schema.empty_table(), *parts])
     if output.changes is Changes.APPEND or WEIGHT not in rows.schema.names:
         return rows

@@ -1,12 +1,12 @@
-"""What a process can keep for each key: one row, a list of rows, or a map. Each is in a table of its own.
+"""States of a process: one row, a list of rows, or a map for each key. Each state has its own table.
 
     class Fraud(Process):
         last = ValueState("amount double, at timestamp", ttl="1 day")
         recent = ListState("amount double")
         by_shop = MapState(key="string", value="double")
 
-A state is named by the attribute that it is assigned to, and so is its table. A value is one row of a keyed table; each
-item of a list and each entry of a map is a row of a multiset table, so one more costs one row.
+A state and its table are named after the attribute that the state is assigned to. A value is one row of a keyed table;
+each item of a list and each entry of a map is a row of a multiset table, so adding one costs one row.
 """
 
 from dataclasses import dataclass, field
@@ -22,20 +22,20 @@ from statebed.quantities import Duration
 from statebed.state import TableConfig, TimeToLiveClock
 
 KEY, VALUE = "key", "value"
-"""What an entry of a map is made of, as a process sees it."""
+"""Fields of a map entry, as a process sees it."""
 POSITION, ITEM = "_position", "_item"
-"""Columns of a list's table: the place of an item in the list, and the item."""
+"""Columns of a list's table: the position of an item in the list, and the item."""
 NEXT = "_next"
-"""Column of the table beside a list: the position of the next item."""
+"""Column of the auxiliary table of a list: the position of the next item."""
 MAP_KEY, MAP_VALUE = "_map_key", "_map_value"
 """Columns of a map's table."""
 _ITEMS = "_items"
-"""Column in which earlier versions kept a list or map as one value."""
+"""Column in which earlier versions stored a list or map as one value."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What every kind of state has; without a time to live, a key keeps it until it is deleted."""
+    """Base class of states. Without a time to live, state is kept until it is deleted."""
 
     ttl: Duration | None = field(default=None, kw_only=True)
     ttl_clock: TimeToLiveClock | str = field(default=TimeToLiveClock.EVENT_TIME, kw_only=True)
@@ -44,9 +44,9 @@ class State:
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name not in {"", name}:
             raise InputError(
-                f"one state is both {self.name!r} and {name!r}",
+                f"one state is assigned to both {self.name!r} and {name!r}",
                 where=f"class {owner.__qualname__}",
-                fix="make a state for each attribute",
+                fix="create a separate state for each attribute",
             )
         object.__setattr__(self, "name", name)
 
@@ -56,25 +56,25 @@ class State:
 
     @cached_property
     def fields(self) -> list[pa.Field]:
-        """What a key has, as value columns with one row for each key."""
+        """Value columns of the state, with one row per key."""
         raise NotImplementedError
 
     def tables(self, keys: tuple[pa.Field, ...]) -> dict[str, TableConfig]:
-        """The tables that it is kept in, by name."""
+        """Return the tables of the state by name."""
         raise NotImplementedError
 
     def check_names(self, keys: tuple[pa.Field, ...], *, where: str) -> None:
-        """Refuse columns that have the name of a key column."""
+        """Raise InputError if a column has the name of a key column."""
         taken = sorted({key.name for key in keys} & {value.name for value in self.fields})
         if taken:
             raise InputError(
-                f"the state {self.name!r} has the columns {taken}, and so has the key",
+                f"the columns {taken} of the state {self.name!r} have the names of key columns",
                 where=where,
-                fix="give them other names in the state: the key is there anyway",
+                fix="rename them, or leave them out: the key is stored anyway",
             )
 
     def table_of_values(self, keys: tuple[pa.Field, ...]) -> TableConfig:
-        """A keyed table with one row for each key."""
+        """Return the configuration of a keyed table with one row per key."""
         return keyed_config(self.name, self._description, keys, self.fields, self.time_to_live)
 
     @property
@@ -84,13 +84,13 @@ class State:
 
 @dataclass(frozen=True)
 class ValueState(State):
-    """One row for each key; `columns` is SQL text such as 'amount double, at timestamp', or a schema."""
+    """One row per key; `columns` is SQL text such as 'amount double, at timestamp', or a schema."""
 
     columns: str | pa.Schema
 
     @cached_property
     def fields(self) -> list[pa.Field]:
-        # A row that is there may hold nulls, whatever the schema says: what is not there is null, too.
+        # All columns are nullable, whatever the schema says, because the columns of a missing row are read as nulls.
         return [one.with_nullable(True) for one in self.schema]
 
     @cached_property
@@ -103,7 +103,7 @@ class ValueState(State):
 
 @dataclass(frozen=True)
 class ListState(State):
-    """Rows for each key, in the order in which they were appended; with a time to live each expires by itself."""
+    """Rows per key in the order in which they were appended; with a time to live, each row expires separately."""
 
     columns: str | pa.Schema
 
@@ -121,12 +121,12 @@ class ListState(State):
 
     @property
     def ends(self) -> str:
-        """The name of the table with the next position of each list."""
+        """Name of the table with the next position of each list."""
         return f"{self.name}__end"
 
     @cached_property
     def item_table(self) -> pa.Schema:
-        """The columns of its table behind the key."""
+        """Columns of the table after the key."""
         return pa.schema([pa.field(POSITION, pa.int64()), pa.field(ITEM, self.list_type.value_type)])
 
     @cached_property
@@ -140,9 +140,9 @@ class ListState(State):
 
 @dataclass(frozen=True)
 class MapState(State):
-    """Values by a second key, for each key; `key` and `value` are types, such as 'string' and 'double'.
+    """Map of values per key; `key` and `value` are types, such as 'string' and 'double'.
 
-    With a time to live each entry expires by itself.
+    With a time to live, each entry expires separately.
     """
 
     key: str | pa.DataType = field(kw_only=True)
@@ -158,7 +158,7 @@ class MapState(State):
 
     @cached_property
     def item_table(self) -> pa.Schema:
-        """The columns of its table behind the key."""
+        """Columns of the table after the key."""
         return pa.schema([pa.field(MAP_KEY, self.key_type), pa.field(MAP_VALUE, self.value_type)])
 
     @cached_property
@@ -167,9 +167,9 @@ class MapState(State):
         check_key_type(pa.field(self.name, kind))
         if pa.types.is_nested(kind):
             raise InputError(
-                f"the keys of the type {kind} cannot be part of a key of a map",
+                f"values of type {kind} cannot be keys of a map",
                 where=f"state {self.name!r}",
-                fix="use a text or number that is made of the parts: Python's dictionaries take no lists and dicts",
+                fix="use a string or number built from the parts: Python dicts accept no lists or dicts as keys",
             )
         return kind
 

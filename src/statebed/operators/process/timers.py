@@ -1,7 +1,7 @@
-"""Timers of keys: a time-keyed table for those of event time, another for those of processing time.
+"""Timers of keys: one time-keyed table for event-time timers, another for processing-time timers.
 
-A key has at most one timer for each time; setting it again changes nothing. Timers that are due fire together, in the
-order of their times, then by key.
+A key has at most one timer for each time; setting it again has no effect. Due timers fire together, sorted by time,
+then by key.
 """
 
 import datetime as dt
@@ -21,28 +21,28 @@ from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
 AT = "at"
-"""The column of a timer's time."""
+"""Column of a timer's time."""
 _FOR_EVER = dt.timedelta(microseconds=1 << 62)
-"""The watermark does not take timers away: they leave when they have fired."""
+"""Retention of timers: the watermark never deletes them, they are deleted when they fire."""
 _BIN = dt.timedelta(minutes=10)
 _NEAR_US = 60_000_000
 _FURTHER = 30
 
 
 class TimerKind(enum.Enum):
-    """By which clock a timer fires; the value is the name of its table."""
+    """Clock by which a timer fires; the value is the name of its table."""
 
     EVENT = "event_timers"
-    """When the watermark has reached its time."""
+    """Fires when the watermark reaches its time."""
     PROCESSING = "processing_timers"
-    """When the time of the epoch has reached its time."""
+    """Fires when the epoch time reaches its time."""
 
     def now_us(self, clock: Clock) -> int | None:
         return clock.watermark_us if self is TimerKind.EVENT else clock.epoch_time_us
 
 
 def timer_tables(keys: tuple[pa.Field, ...]) -> Mapping[str, TableConfig]:
-    """The tables of timers."""
+    """Return the tables of timers by name."""
     return {
         kind.value: timestamp_table_config(
             kind.value,
@@ -58,7 +58,7 @@ def timer_tables(keys: tuple[pa.Field, ...]) -> Mapping[str, TableConfig]:
 
 
 def timer_times(at: pa.Array | pa.ChunkedArray | pa.Scalar | int, count: int, *, where: str) -> pa.Array:
-    """Times of timers as microseconds, one for each key; a null sets none."""
+    """Return times of timers as timestamps, one per key; null sets none."""
     if isinstance(at, int):
         at = from_numpy(np.full(count, at, dtype=np.int64), TIMESTAMP)
     if isinstance(at, pa.Scalar):
@@ -68,9 +68,9 @@ def timer_times(at: pa.Array | pa.ChunkedArray | pa.Scalar | int, count: int, *,
         times = times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64())
     if times.type != pa.int64() or len(times) != count:
         raise InputError(
-            f"{len(times)} times of timers of the type {times.type} for {count} keys",
+            f"timers of {count} keys need one timestamp each, got {len(times)} times of type {times.type}",
             where=where,
-            fix="give one timestamp, or one int64 of microseconds, for each key; null for none",
+            fix="pass one timestamp, or one int64 of microseconds, per key; null for no timer",
         )
     return from_numpy(int64_values(times), TIMESTAMP, valid=validity(times))
 
@@ -86,14 +86,16 @@ def set_timers(view: TimeKeyedView, keys: pa.Table, times: pa.Array) -> None:
 
 
 def cancel_timers(view: TimeKeyedView, keys: pa.Table, times: pa.Array) -> None:
-    """Forget the timers of keys at these times; there need be none."""
+    """Cancel the timers of keys at these times; missing ones are ignored."""
     there = np.flatnonzero(validity(times))
     if len(there):
         view.delete_at(taken(keys, there), times.take(from_numpy(there, pa.int64())))
 
 
 def next_time(view: TimeKeyedView, after_us: int) -> int | None:
-    """The time of the first timer after a moment; looks further ahead only while it finds none."""
+    """Return the time of the first timer after `after_us`; None if there is none. It looks further ahead only as
+    needed.
+    """
     start, span = after_us + 1, _NEAR_US
     while start < END:
         end = min(start + span, END)
@@ -105,12 +107,12 @@ def next_time(view: TimeKeyedView, after_us: int) -> int | None:
 
 
 def prefetch_due(view: TimeKeyedView, now_us: int) -> None:
-    """Load timers that are due in the background."""
+    """Prefetch due timers in the background."""
     view.prefetch(None, min(now_us + 1, END), spare=True)
 
 
 def take_due(view: TimeKeyedView, now_us: int) -> pa.Table:
-    """Take the timers that are due out of the table: `_key_hash`, keys, `_time`, by time and key."""
+    """Remove due timers from the table and return them: `_key_hash`, keys and `_time`, sorted by time and key."""
     behind = min(now_us + 1, END)
     rows = view.read(None, behind, hashed=True)
     if not rows.num_rows:

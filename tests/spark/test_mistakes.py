@@ -26,20 +26,23 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "an unknown input": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("tip")), "tip"),
     "a sum of text": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("status")), "string"),
     "no aggregate": (lambda r: stream(r).group_by("driver", MINUTE).agg(), "no aggregate"),
-    "no window": (lambda r: stream(r).group_by("driver"), "0 windows"),
+    "no window": (lambda r: stream(r).group_by("driver"), "group_by takes one window, got 0"),
     "something else than an aggregate": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(x=F.sum("cents")),
         "not a statebed aggregate",
     ),
     "no event time": (
         lambda r: sb.Job("rides", state=r.state).source(r.frame()).group_by("driver", MINUTE),
-        "one event-time column",
+        "need an event-time column",
     ),
     "an event time that a function dropped": (
         lambda r: stream(r).transform(lambda df: df.select("driver")).group_by("driver", MINUTE),
         "the rows have none",
     ),
-    "a column that makes several": (lambda r: stream(r).select("posexplode(array(1))"), "makes 2 columns"),
+    "a column that makes several": (
+        lambda r: stream(r).select("posexplode(array(1))"),
+        "must be one column, but makes 2",
+    ),
     "a function that gives no stream": (
         lambda r: stream(r).transform(lambda df: None),
         "did not return a streaming DataFrame",

@@ -42,7 +42,7 @@ use.
 MOST_SPILLED_BYTES = 256 << 20
 """Maximum size of the mapped files of a block, since each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
-"""Restored blocks that do not all fit into memory are joined to at most this many times the block size."""
+"""Restored blocks that are mapped, or do not all fit into memory, are joined to at most this many times block size."""
 SPLIT_PARTS = 16
 """A lookup of a few keys in a block that is not loaded loads parts of about 1/n of the block size."""
 LEAST_PART_BYTES = 64 << 10
@@ -265,7 +265,9 @@ class Blocks:
         self._to_count = [slot for slot in self._slots if slot.block.spilled]
 
     def give_up(self) -> None:
-        """Release all memory and local disk. Changes that are in no file are lost, and later operations are refused."""
+        """Release all memory and local disk. If that loses changes that are in no file, later operations are
+        refused.
+        """
         with self.locked():
             self._lost = self._lost or any(slot.block.dirty_rows for slot in self._slots)
             for slot in self._slots:

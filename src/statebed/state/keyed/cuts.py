@@ -37,7 +37,9 @@ def cut_at(run: SortedRun, edges: Hashes) -> list[SortedRun]:
 
 
 def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
-    """Merge runs that share no key, and cut the result before each edge. Rows that can be dropped are left out."""
+    """Merge runs that share no key, and cut the result before each edge. Deleted rows that are in no file are dropped
+    if there are several runs.
+    """
     if len(runs) == 1:
         return cut_at(runs[0], edges)
     made = []

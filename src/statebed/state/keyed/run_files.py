@@ -1,7 +1,8 @@
 """Layout of a run in a column file, in which every column is used without copying it.
 
 Fixed-width values are stored as their bits, with one validity byte each (none if there are no nulls). Other values are
-stored as Arrow arrays. The index's directory comes last. Spilled runs and copies of data files share this layout.
+stored as Arrow arrays. The index's directory is a fixed-width column too. Spilled runs and copies of data files share
+this layout.
 """
 
 from collections.abc import Sequence
@@ -112,7 +113,7 @@ def append_file_rows(file: ColumnFileWriter, table: KeyedTable, rows: pa.Table) 
 
 
 def append_index(file: ColumnFileWriter) -> None:
-    """Append the index of all rows in the file, as its last part."""
+    """Append the index of all rows in the file, once all of them are written."""
     file.append(_STARTS, starts_to_store(cast("Hashes", file.written(_HASHES))))
 
 

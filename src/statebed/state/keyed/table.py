@@ -1,13 +1,13 @@
-"""A keyed table, as its configuration defines it: its columns, its files, and how long its rows live.
+"""Definition of a keyed table by its configuration: its columns, its files, and how long its rows live.
 
-A keyed table holds one row per key. Keys are of any type that has a key hash, in one or several columns; null equals
-null, NaN equals NaN, and -0.0 equals 0.0. With a time to live, each row has a time, and leaves the state once the clock
-has reached that time plus the time to live. The clock is event time (writes carry the times of their rows) or epoch
+A keyed table holds one row per key. Keys can have any type that has a key hash, in one or several columns. Null equals
+null, NaN equals NaN, and -0.0 equals 0.0. With a time to live, each row has a time, and expires once the clock has
+reached that time plus the time to live. The clock is event time (writes carry the times of their rows) or epoch
 time (writes take the time of their epoch).
 
 A multiset table is a keyed table whose first key columns identify a group and whose other key columns identify an
-element of it. Its rows are placed by `placement_hash`: those of a group lie in one range of hashes, which blocks, files
-and reads may cut anywhere.
+element of it. Its rows are placed by `placement_hash`: all rows of a group are in one range of hashes, which blocks,
+files and reads may cut anywhere.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ would be slow.
 
 
 class Purpose(enum.Enum):
-    """Use of charged memory."""
+    """Purpose for which memory is charged."""
 
     SEGMENTS = "segments"
     TOMBSTONES = "tombstones"

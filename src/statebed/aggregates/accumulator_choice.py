@@ -1,7 +1,7 @@
-"""Which accumulator computes which function: by the types of its inputs, and by whether rows are ever taken back.
+"""Choice of the accumulator that computes a function, by the types of its inputs and by whether rows are retracted.
 
-Over rows that are only added, an aggregate keeps as little as it can. Over a changelog it keeps what a retraction
-needs: nothing more than the number of values where it is invertible, the multiset of values where it is not.
+Over append-only rows, an aggregate keeps as little as possible. Over a changelog it keeps what a retraction needs: only
+the number of values if it is invertible, the multiset of values otherwise.
 """
 
 import enum
@@ -53,7 +53,7 @@ Options = tuple[float | str, ...]
 
 
 class Function(enum.Enum):
-    """What an aggregate computes."""
+    """Function that an aggregate computes."""
 
     COUNT = "count"
     COUNT_DISTINCT = "count_distinct"
@@ -105,30 +105,30 @@ OPTION_COUNTS = {
     Function.APPROX_PERCENTILE: 2,
     Function.USER_DEFINED: 4,
 }
-"""Number of options of the functions that have any."""
+"""Number of options, for the functions that have any."""
 
 
 class Retraction(enum.Enum):
-    """How an aggregate takes rows back."""
+    """How an aggregate handles retractions."""
 
     INVERTIBLE = "invertible"
-    """The partial itself gives them back: a sum by subtracting."""
+    """The partial itself can be inverted, such as a sum by subtracting."""
     MULTISET = "multiset"
-    """It keeps all its values: who takes back the smallest must know the second smallest."""
+    """Keeps all its values: after the smallest is retracted, the second smallest must be known."""
     REFUSES = "refuses"
-    """It cannot."""
+    """Does not support retractions."""
 
 
 @dataclass(frozen=True)
 class AccumulatorRequest:
-    """What an accumulator is chosen by."""
+    """Properties by which an accumulator is chosen."""
 
     function: Function
     name: str
     kinds: Types
     options: Options = ()
     user: UserAggregate | None = None
-    """What a user-defined one computes with."""
+    """Implementation of a user-defined aggregate."""
     changelog: bool = False
 
 
@@ -136,12 +136,12 @@ Maker = Callable[[AccumulatorRequest], Accumulator | None]
 
 
 def accumulator_of(wanted: AccumulatorRequest) -> Accumulator | None:
-    """None: the inputs have types that the function cannot take."""
+    """Return the accumulator, or None if the function does not support the types of the inputs."""
     return _MAKERS[wanted.function](wanted)
 
 
 def retraction_of(function: Function, user: UserAggregate | None = None) -> Retraction:
-    """How a function takes rows back; a user-defined one by its method `retract`, if it has one."""
+    """Return how a function handles retractions; a user-defined one supports them if it has a method `retract`."""
     if function is Function.USER_DEFINED and not hasattr(user, "retract"):
         return Retraction.REFUSES
     return _RETRACTIONS.get(function, Retraction.INVERTIBLE)
@@ -176,7 +176,7 @@ def _mean(wanted: AccumulatorRequest) -> Accumulator | None:
         return None
     kind = pa.float64()
     if isinstance(total, DecimalSum):
-        # Spark keeps the digits before the point and gives up those after it when there are too many.
+        # If there are too many digits, Spark keeps those before the point and drops some after it.
         precision, scale = wanted.kinds[0].precision + MORE_DIGITS, wanted.kinds[0].scale + MORE_DIGITS
         excess = precision - _precision(precision)
         kind = pa.decimal128(precision - excess, scale - excess)
@@ -241,7 +241,7 @@ def _string_agg(wanted: AccumulatorRequest) -> Accumulator | None:
 
 
 def _sum_distinct(wanted: AccumulatorRequest) -> Accumulator | None:
-    # The values are distinct again when the sum is made, and none is taken back from it.
+    # The sum is computed from distinct values when it is read, so nothing is retracted from it.
     total = _sum(AccumulatorRequest(Function.SUM, wanted.name, wanted.kinds))
     return None if total is None else multiset_of(wanted.name, wanted.kinds[0], DistinctSum(total))
 
@@ -327,4 +327,4 @@ NEEDED: dict[Function, tuple[str, str]] = dict.fromkeys(Function, _NUMBERS) | {
     **dict.fromkeys((Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR), ("combine values", "give a signed integer")),
     Function.STRING_AGG: ("join values", "give text: cast the column to a string first"),
 }
-"""What a function could not do with its inputs, and what it takes instead."""
+"""Parts of the error for inputs of a wrong type: what the function cannot do, and the fix."""

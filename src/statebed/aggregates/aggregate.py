@@ -1,11 +1,11 @@
-"""Aggregates: what the user writes, and what a subtask computes.
+"""Aggregates as users write them, and as subtasks compute them.
 
-`count()`, `sum()` and their like (`functions`) make an `Aggregate`, which may hold Spark expressions and stays on the
-driver. Bound to a name and Arrow types it becomes a `BoundAggregate`, which travels with the task; its accumulator says
-which partial columns it keeps, how rows become partials, how partials merge and how they finish.
+`count()`, `sum()` and similar (`functions`) make an `Aggregate`, which may hold Spark expressions and stays on the
+driver. Bound to a name and Arrow types it becomes a `BoundAggregate`, which is sent with the task. Its accumulator
+defines the partial columns, how rows become partials, how partials are merged and how they are finished.
 
 Types are Spark's: a count is a non-null int64; a sum of integers int64, of floats double, of decimal(p, s)
-decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no value is null.
+decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no values is null.
 """
 
 import enum
@@ -35,7 +35,7 @@ from statebed.errors import InputError
 from statebed.expressions.type_text import type_from_arrow_text
 
 MARKER = pa.bool_()
-"""Input of a count with an input or a condition: any value where the row counts, null where it does not."""
+"""Input of a count with an input or a condition: any value if the row counts, null otherwise."""
 
 
 class EventTime(enum.Enum):
@@ -53,22 +53,22 @@ class Aggregate:
     where: Any = None
     options: Options = ()
     user: UserAggregate | None = None
-    """What a user-defined one computes with."""
+    """Implementation of a user-defined aggregate."""
 
     def __post_init__(self) -> None:
         if any(one is None for one in self.inputs):
             name = self.function.value
-            raise InputError(f"{name}() has no input", fix=f"name a column: {name}('fare')")
+            raise InputError(f"{name}() needs an input column, got none", fix=f"name a column: {name}('fare')")
 
     @property
     def needs_input(self) -> bool:
-        """Whether batches carry columns for it; only a plain count() needs none."""
+        """Whether batches have columns for it; only a plain count() needs none."""
         return bool(self.inputs) or self.where is not None
 
     def bind(self, name: str, *, input_types: Types = (), text: str = "", changelog: bool = False) -> "BoundAggregate":
-        """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint.
+        """Return the aggregate as a subtask runs it; `text` distinguishes expressions in the fingerprint.
 
-        `input_types` are the types of its `inputs`. With `changelog`, rows may be taken back.
+        `input_types` are the types of its `inputs`. With `changelog`, rows may be retracted.
         """
         if self.function is Function.COUNT:
             input_types = (MARKER,) if self.needs_input else ()
@@ -83,7 +83,7 @@ class Aggregate:
         )
 
     def input_columns(self, values: Sequence[pa.Array], holds: pa.Array | None = None) -> list[pa.Array]:
-        """What a batch carries for it: the values of its `inputs`, null where its condition does not hold."""
+        """Return its columns of a batch: the values of its `inputs`, null where its condition does not hold."""
         counted = None if holds is None else boolean_values(holds)
         if self.function is Function.COUNT and self.needs_input:
             marks = [validity(one) for one in values] + ([] if counted is None else [counted])
@@ -96,7 +96,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class BoundAggregate:
-    """An aggregate with its output name and the Arrow types of its inputs; picklable, no Spark in it."""
+    """An aggregate with its output name and the Arrow types of its inputs; picklable and independent of Spark."""
 
     name: str
     function: Function
@@ -105,36 +105,36 @@ class BoundAggregate:
     text: str = ""
     options: Options = ()
     changelog: bool = False
-    """Whether rows carry weights, and may be taken back."""
+    """Whether rows have weights and may be retracted."""
     user: UserAggregate | None = field(default=None, compare=False)
-    """What a user-defined one computes with; `options` describe it."""
+    """Implementation of a user-defined aggregate; `options` describe it."""
 
     def __post_init__(self) -> None:
-        _ = self.accumulator  # a type that cannot be aggregated is refused here, on the driver
+        _ = self.accumulator  # refuses a type that cannot be aggregated here, on the driver
 
     @property
     def retraction(self) -> Retraction:
-        """How rows are taken back from it."""
+        """How it handles retractions."""
         return retraction_of(self.function, self.user)
 
     def retracting(self) -> "BoundAggregate":
-        """The same over a changelog."""
+        """Return the same aggregate over a changelog."""
         return replace(self, changelog=True)
 
     @property
     def description(self) -> tuple[float | str, ...]:
-        """Tells one aggregate from another, for the fingerprint of its operator."""
+        """Identifies the aggregate in the fingerprint of its operator."""
         kinds = map(str, self.input_types)
         changelog = ("changelog",) if self.changelog else ()
         return (self.name, self.function.value, *kinds, self.text, *self.options, *changelog)
 
     @cached_property
     def accumulator(self) -> Accumulator:
-        """The arithmetic of this aggregate."""
+        """Accumulator that computes this aggregate."""
         if self.changelog and self.retraction is Retraction.REFUSES:
             user_defined = self.function is Function.USER_DEFINED
             raise InputError(
-                f"{self.function.value} cannot take rows back, and its input is a changelog",
+                f"{self.function.value} does not support retractions, but its input is a changelog",
                 where=f"aggregate {self.name!r}",
                 fix="give its class the method retract" if user_defined else "use count_distinct, which keeps values",
             )
@@ -145,7 +145,7 @@ class BoundAggregate:
         if accumulator is None:
             what, fix = NEEDED[self.function]
             raise InputError(
-                f"{self.function.value} cannot {what} of the type {', '.join(map(str, self.input_types))}",
+                f"{self.function.value} cannot {what} of type {', '.join(map(str, self.input_types))}",
                 where=f"aggregate {self.name!r}",
                 fix=fix,
             )
@@ -159,7 +159,7 @@ class BoundAggregate:
 def bound_from_description(
     description: Sequence[float | str], *, changelog: bool, user: UserAggregate | None = None
 ) -> BoundAggregate:
-    """Rebuild an aggregate from its `description`, as a stored definition has it; `user` computes a user-defined one.
+    """Rebuild an aggregate from its stored `description`; `user` is the implementation of a user-defined one.
 
     >>> bound_from_description(["total", "sum", "int64", "cents"], changelog=False).output_field.type
     DataType(int64)

@@ -1,14 +1,14 @@
 """Exact sums of doubles.
 
-The exact sum of finite doubles is written as a list of doubles: first the nearest to the sum, then the nearest to what
-is left, until nothing is left. The list depends on the exact sum alone, hence on no order and no grouping of the
-additions. A sum beyond the largest double starts with the largest double, as often as it takes. Sums with a NaN, or
-with infinities of both signs, are [NaN]; with one infinity, that one.
+The exact sum of finite doubles is represented as a list of doubles: first the nearest to the sum, then the nearest to
+the remainder, until nothing remains. The list depends on the exact sum alone, so it is independent of the order and
+grouping of the additions. A sum beyond the largest double starts with the largest double, repeated as needed. Sums with
+a NaN, or with infinities of both signs, are [NaN]; with one infinity, that infinity.
 
-Most groups are summed all at once: a number that is large enough takes from each value its upper bits, all on one grid,
-so that their sum is exact in any order; what is left goes the same way. Where all values lie on the first grid (whole
-numbers, multiples of a quarter), a plain sum is exact and that is all. One grid for all groups is tried first, then one
-for each group; the few groups that are left are summed one by one.
+Most groups are summed all at once. A sufficiently large number extracts the upper bits of each value, all on one grid,
+so that their sum is exact in any order; the remainders are treated the same way. If all values are on the first grid
+(whole numbers, multiples of a quarter), a plain sum is exact and sufficient. One grid for all groups is tried first,
+then one for each group; the few remaining groups are summed one by one.
 """
 
 import math
@@ -24,26 +24,26 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _UNIT_BITS = 1074
-"""Every finite double is a whole number of 2**-1074."""
+"""Every finite double is an integer multiple of 2**-1074."""
 _MOST_PARTS = 8
 _SHARED_GRIDS = 4
-"""So many times a grid for all groups is tried: more would not be faster than a grid for each."""
+"""Number of grids shared by all groups that are tried; more would not be faster than separate grids."""
 
 
 @dataclass(frozen=True)
 class GroupParts:
-    """The parts of the sums of many groups."""
+    """Parts of the sums of many groups."""
 
     leading: Doubles
-    """The first part of each group; zero for a group without values."""
+    """First part of each group; zero for a group without values."""
     rest: Doubles
-    """The other parts, group after group."""
+    """Other parts, group after group."""
     rest_counts: Integers
-    """How many of them each group has."""
+    """Number of other parts of each group."""
 
 
 def exact_group_parts(values: Doubles, counts: Integers) -> GroupParts:
-    """The parts of each group's sum; values stand group after group, `counts` of them in each."""
+    """Return the parts of each group's sum; the values are stored group after group, with `counts` values each."""
     parts = np.zeros((1, len(counts)))
     left = np.flatnonzero(counts)
     for method in (_on_one_grid, _on_own_grids, _one_by_one):
@@ -58,7 +58,7 @@ def exact_group_parts(values: Doubles, counts: Integers) -> GroupParts:
     rest = parts[1:].T
     some = rest != 0.0
     return GroupParts(
-        leading=parts[0] + 0.0,  # one zero
+        leading=parts[0] + 0.0,  # -0.0 becomes 0.0
         rest=rest[some],
         rest_counts=np.count_nonzero(some, axis=1).astype(np.int64),
     )
@@ -71,7 +71,7 @@ def _flags(places: Integers, length: int) -> Flags:
 
 
 def _on_one_grid(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
-    """The parts of each group, and for which groups they are known to be right; all groups share their grids."""
+    """Return the parts of each group, and for which groups they are exact; all groups share their grids."""
     starts = np.cumsum(counts) - counts
     spare = _spare(counts.max())
     size = _largest(values)
@@ -90,12 +90,12 @@ def _on_one_grid(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
 
 
 def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
-    """As `_on_one_grid`, with grids of each group's own."""
+    """Return the same as `_on_one_grid`, with separate grids for each group."""
     starts = np.cumsum(counts) - counts
     spare = _spare(counts)
     left, upper = values.copy(), np.empty_like(values)
     with np.errstate(over="ignore"):
-        # Infinite: special values, or so large that the grid would lie beyond the largest double.
+        # Infinite for special values, and for values so large that the grid would be beyond the largest double.
         known = np.isfinite(np.ldexp(np.maximum.reduceat(np.abs(left), starts), spare + 1))
     left[np.repeat(~known, counts)] = 0.0
     sums: list[Doubles] = []
@@ -110,7 +110,7 @@ def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
 
 
 def _one_by_one(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
-    """The parts of groups of any values."""
+    """Return the parts of groups with any values."""
     ends = np.cumsum(counts)
     bounds = zip((ends - counts).tolist(), ends.tolist(), strict=True)
     lists = [exact_parts(values[start:end].tolist()) for start, end in bounds]
@@ -121,38 +121,38 @@ def _one_by_one(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
 
 
 def _spare(counts: Integers) -> npt.NDArray[np.int32]:
-    """Bits to leave free: 2**spare >= count + 2, so that as many sums stay on the grid."""
+    """Return the number of bits to leave free: 2**spare >= count + 2, so that the sums stay on the grid."""
     return np.frexp((counts + 1).astype(np.float64))[1]
 
 
 def _largest(values: Doubles) -> float:
-    """The largest size; NaN if there is one."""
+    """Return the largest absolute value, or NaN if there is one."""
     return float(np.maximum(values.max(), -values.min()))
 
 
 def _take_upper(left: Doubles, grid: Doubles, upper: Doubles) -> None:
-    """Move from `left` to `upper` what of each value lies on the grid; both are exact."""
+    """Move the part of each value that is on the grid from `left` to `upper`; both stay exact."""
     np.add(left, grid, out=upper)
     upper -= grid
     left -= upper
 
 
 def _as_parts(sums: list[Doubles], known: Flags) -> tuple[Doubles, Flags]:
-    """Sums of each group, brought into the form of parts; not known where rounding might decide otherwise."""
+    """Normalize the sums of each group to parts; clear `known` where rounding might decide otherwise."""
     if not sums:
         return np.zeros((1, len(known))), known
     parts = _ordered(sums)
     for index in range(len(parts) - 1):
         known &= (parts[index] + parts[index + 1] == parts[index]) & ((parts[index] != 0.0) | (parts[index + 1] == 0.0))
     for index in range(len(parts) - 2):
-        # Halfway between two doubles, what comes after decides.
+        # Halfway between two doubles, the following parts decide.
         beyond = np.nextafter(parts[index + 1], np.copysign(np.inf, parts[index + 1]))
         known &= (parts[index] + beyond == parts[index]) | (parts[index + 2] == 0.0)
     return np.stack(parts), known
 
 
 def _ordered(sums: list[Doubles]) -> list[Doubles]:
-    """The same total, each number the rounded sum of itself and the next."""
+    """Return numbers with the same total, each the rounded sum of itself and the next."""
     parts = list(sums)
     for _ in parts[1:]:
         for index in range(len(parts) - 1, 0, -1):
@@ -161,14 +161,14 @@ def _ordered(sums: list[Doubles]) -> list[Doubles]:
 
 
 def _add_pairs(one: Doubles, other: Doubles) -> tuple[Doubles, Doubles]:
-    """Sums, and what rounding took from them: exact wherever the sum is finite."""
+    """Return sums and their rounding errors, exact wherever the sum is finite."""
     total = one + other
     back = total - one
     return total, (one - (total - back)) + (other - back)
 
 
 def exact_parts(values: Sequence[float]) -> list[float]:
-    """The exact sum of at least one double as its list of parts.
+    """Return the exact sum of at least one double as its list of parts.
 
     >>> exact_parts([1e16, 1.0, 1.0, -1e16])
     [2.0]
@@ -182,7 +182,7 @@ def exact_parts(values: Sequence[float]) -> list[float]:
             terms.append(-parts[-1])
             parts.append(math.fsum(terms))
     except (OverflowError, ValueError):
-        # fsum refuses sums that pass the largest double on the way, and infinities of both signs.
+        # fsum fails if an intermediate sum exceeds the largest double, and for infinities of both signs.
         return _slow_parts(values)
     if not math.isfinite(parts[-1]):
         return [math.nan if math.isnan(parts[-1]) else parts[-1]]
@@ -190,7 +190,7 @@ def exact_parts(values: Sequence[float]) -> list[float]:
 
 
 def rounded(parts: Sequence[float]) -> float:
-    """The nearest double to the sum of parts; infinite when it is beyond the largest double."""
+    """Return the double nearest to the sum of parts; infinite if it is beyond the largest double."""
     try:
         return math.fsum(parts)
     except OverflowError:

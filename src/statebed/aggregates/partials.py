@@ -1,7 +1,7 @@
-"""Partials of all aggregates of an operator: rows become partials, partials become one, and one becomes a result.
+"""Partials of all aggregates of an operator: fold rows to partials, merge partials, and finish them to results.
 
-Every partial is exact (`accumulators`), so nothing depends on the order of rows. Of a changelog the number of rows is
-kept beside them: a group whose rows were all taken away again is no group.
+Every partial is exact (`accumulators`), so nothing depends on the order of rows. For a changelog, the number of rows is
+kept as well: a group whose rows were all retracted no longer exists.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,29 +19,29 @@ from statebed.format.schema import KEY_HASH
 from statebed.format.stream_schema import Changes, weights_of
 
 ROWS = "_rows"
-"""How many rows a group of a changelog has."""
+"""Number of rows of a group in a changelog."""
 MOST_BYTES = 16 << 20
 PIECE_BYTES = 8 << 20
-"""More than the first of rows become partials in pieces of the second."""
+"""Rows of more than `MOST_BYTES` are processed in pieces of `PIECE_BYTES`."""
 
 
 def input_column(position: int, part: int = 0) -> str:
-    """The column that carries an input of the aggregate at this position; most have one."""
+    """Return the name of the column for an input of the aggregate at this position; most have one input."""
     return f"_a{position}_{part}" if part else f"_a{position}"
 
 
 @dataclass(frozen=True)
 class Partials:
-    """How groups of one operator are aggregated."""
+    """Aggregates the groups of one operator."""
 
     keys: tuple[pa.Field, ...]
     aggregates: tuple[BoundAggregate, ...]
     changes: Changes = Changes.APPEND
-    """What the rows do."""
+    """Whether input rows are appended or a changelog."""
 
     @cached_property
     def input_fields(self) -> tuple[pa.Field, ...]:
-        """Inputs of the aggregates: `_a0`, `_a1`, ... by their positions."""
+        """Inputs of the aggregates: `_a0`, `_a1`, ... by position."""
         return tuple(
             pa.field(input_column(position, part), kind)
             for position, aggregate in enumerate(self.aggregates)
@@ -50,7 +50,7 @@ class Partials:
 
     @cached_property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns of partials."""
+        """Columns of partials."""
         counted = (pa.field(ROWS, pa.int64(), nullable=False),) if self.changes is Changes.CHANGELOG else ()
         return (*counted, *(field for one in self.aggregates for field in one.accumulator.partial_fields))
 
@@ -59,19 +59,19 @@ class Partials:
         return tuple(aggregate.output_field for aggregate in self.aggregates)
 
     def described(self) -> list[list[float | str]]:
-        """For fingerprints."""
+        """Return the descriptions of all aggregates, for fingerprints."""
         return [list(one.description) for one in self.aggregates]
 
     def grouping(self, rows: pa.Table, bins: Integers) -> Grouping:
-        """Rows of one bin and key."""
+        """Group rows by bin and key."""
         return group_rows(bins, uint64_values(rows[KEY_HASH]), [one_chunk(rows[key.name]) for key in self.keys])
 
     def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
-        """Partials of groups of rows."""
+        """Fold groups of rows to partials."""
         return _in_pieces(self._fold, rows, grouping)
 
     def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
-        """Partials of groups of partials."""
+        """Merge groups of partials."""
         return _in_pieces(self._merge, rows, grouping)
 
     def _fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
@@ -100,7 +100,7 @@ class Partials:
         return counted + merged
 
     def finish(self, partials: Sequence[pa.Array]) -> list[pa.Array]:
-        """The results of partials, given in the order of `fields`."""
+        """Return the results of partials, which are in the order of `fields`."""
         rest = list(partials[len(self.fields) - sum(map(_width, self.aggregates)) :])
         results = []
         for aggregate in self.aggregates:
@@ -109,7 +109,7 @@ class Partials:
         return results
 
     def present(self, partials: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-        """Which groups have any rows left."""
+        """Return a mask of the groups that still have rows."""
         if self.changes is Changes.APPEND:
             return np.ones(len(partials[0]) if partials else 0, dtype=np.bool_)
         return int64_values(partials[0]) > 0
@@ -122,7 +122,9 @@ class Partials:
 def _in_pieces(
     work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping
 ) -> list[pa.Array]:
-    """The same as all at once, whole groups at a time where rows are large: each is held several times meanwhile."""
+    """Return what `work` returns for all rows; process large inputs some groups at a time, because each row is copied
+    often.
+    """
     nbytes = rows.nbytes
     if nbytes <= MOST_BYTES:
         return work(rows, grouping)
@@ -132,7 +134,7 @@ def _in_pieces(
 
 
 def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
-    """The latest time of each group; null: none is known."""
+    """Return the latest time of each group, or null if none is known."""
     valid = validity(times)
     known = np.where(valid, int64_values(times), np.iinfo(np.int64).min)
     latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]

@@ -1,4 +1,4 @@
-"""Subtasks: run one subtask of one epoch, rows in and files and a report out; and compact its files."""
+"""Subtasks: one subtask of one epoch, from input rows to files and a report, and the compaction of its files."""
 
 from statebed.subtasks.compaction import CompactedSubtask, CompactionTask, compact_subtask
 from statebed.subtasks.subtask import SubtaskReport, SubtaskTask, run_subtask

@@ -1,10 +1,10 @@
-"""Compaction of one subtask's files as work of its own, beside the epochs, on any machine.
+"""Compaction of one subtask's files as separate work, beside the epochs, on any machine.
 
-A subtask of an epoch is short: what makes files fewer and removes what is outdated is done apart, from the files of a
-committed epoch, which never change. The outputs are put into the folder of the run's compactions, under names that are
-digests of their bytes; nobody sees them before a record names them. What comes back are edits. They are handed to the
-subtasks of a later epoch, which apply those whose inputs are all still there; a lost one costs its work and nothing
-else.
+A subtask of an epoch is short, so reducing the number of files and removing outdated rows is done separately, from the
+files of a committed epoch, which never change. The outputs are written to the folder of the run's compactions, under
+names that are digests of their bytes; they are invisible until a record names them. The result is a list of edits. They
+are passed to the subtasks of a later epoch, which apply those whose inputs are all still live. A lost edit wastes its
+work and has no other effect.
 """
 
 from dataclasses import dataclass
@@ -19,26 +19,26 @@ from statebed.storage import ObjectStore
 
 DEFAULT_BYTES = 256 << 20
 MOST_WARMED = 4
-"""State of more than so many times what is merged at once is not copied to the host's cache."""
+"""State larger than this many times `most_bytes` is not copied to the host's cache."""
 
 
 @dataclass(frozen=True)
 class CompactionTask:
-    """Which files are to be merged: those of one subtask at a committed epoch; picklable."""
+    """Compaction of the files of one subtask at a committed epoch; picklable."""
 
     job_id: str
     run: int
     epoch: int
-    """The base: of the record that names the subtask's metadata."""
+    """Base epoch, whose record names the subtask's metadata."""
     operator: Operator
     parallelism: int
-    """Of the operator at that epoch."""
+    """Parallelism of the operator at that epoch."""
     reference: bytes
-    """The serialised SubtaskReference."""
+    """Serialized SubtaskReference."""
     epoch_time_us: int
-    """Of the base; by it and by the base's watermark rows have expired."""
+    """Processing time of the base; together with its watermark it determines which rows have expired."""
     most_bytes: int = DEFAULT_BYTES
-    """Of files that are merged, about; a single merge that is larger goes alone."""
+    """Approximate limit on the bytes that are compacted; a single larger compaction runs alone."""
     timeout_seconds: float = 300.0
 
     @property
@@ -57,18 +57,18 @@ class _CompactionWire(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class CompactedSubtask:
-    """What a compaction of a subtask made; equal for every attempt."""
+    """Result of a subtask's compaction; equal for every attempt."""
 
     operator_id: str
     subtask_index: int
     edits: tuple[bytes, ...]
-    """For `SubtaskTask.edits` of later epochs."""
+    """Edits for `SubtaskTask.edits` of later epochs."""
     read_bytes: int
     written_bytes: int
 
     @property
     def outputs(self) -> frozenset[str]:
-        """The files that must stay as long as the edits may be applied."""
+        """Return the files that must be kept as long as the edits may be applied."""
         return frozenset(file.path for data in self.edits for file in StoredEdit.from_bytes(data).outputs)
 
     def to_bytes(self) -> bytes:
@@ -85,13 +85,13 @@ class CompactedSubtask:
 def compact_subtask(
     task: CompactionTask, store: ObjectStore, *, tiers: Tiers | None = None, cache: HostCache | None = None
 ) -> CompactedSubtask:
-    """Merge what is due in each table, within the memory of `tiers`; `store` is the job's folder.
+    """Compact what is due in each table, within the memory of `tiers`; `store` is the job's folder.
 
-    At most one merge for each table. No edit where nothing is worth it. With the `cache` of a host, whoever reads the
-    outputs on this host finds them there.
+    Runs at most one compaction per table, and returns no edit if nothing is worth it. With the `cache` of a host, later
+    readers on this host find the outputs there.
     """
     with _manager(task, store, tiers) as manager:
-        # What has other columns than its definition is refused by the next epoch, not rewritten here.
+        # Tables whose columns differ from their definition are refused by the next epoch, not rewritten here.
         edits = () if manager.evolutions else manager.merge_apart(run=task.run, most_bytes=task.most_bytes)
         metrics = manager.metrics()
     made = CompactedSubtask(
@@ -116,7 +116,7 @@ def _manager(
     cache: HostCache | None = None,
     edits: tuple[bytes, ...] = (),
 ) -> TableManager:
-    """The subtask's tables as the base has them."""
+    """Open the subtask's tables as of the base."""
     entry = pb.OperatorEntry(
         operator_id=task.operator.operator_id, subtasks=[pb.SubtaskReference.FromString(task.reference)]
     )

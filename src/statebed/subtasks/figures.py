@@ -1,7 +1,7 @@
-"""What it took one subtask to do its share of an epoch: times, tables by tier, memory.
+"""Measurements of one subtask's share of an epoch: times, tables by tier, memory.
 
-Measured, so another attempt at the subtask gives other figures. They must never lie in anything that is compared
-between attempts: not in a report, not in rows that Spark shuffles, not in data files.
+Another attempt at the subtask gives other figures, so they must never be part of anything that is compared between
+attempts: not of a report, not of rows that Spark shuffles, not of data files.
 """
 
 import time
@@ -21,15 +21,15 @@ _NOTHING = TableStatistics(rows=0, memory_bytes=0, disk_bytes=0, store_bytes=0)
 
 @dataclass(frozen=True)
 class SubtaskFigures:
-    """Of one attempt; picklable."""
+    """Measurements of one attempt; picklable."""
 
     operator: pb.OperatorFigures
     merge_us: int
-    """Opening the state and applying rows to it, without waiting for them."""
+    """Time to open the state and apply rows to it, without waiting for them."""
     write_us: int
-    """Until outbox, data files and metadata were durable."""
+    """Time until outbox, data files and metadata were durable."""
     memory: pb.HostFigures = field(default_factory=pb.HostFigures)
-    """Of the process, at its fullest."""
+    """Memory of the process at its peak."""
 
 
 Measured = Callable[[SubtaskFigures], None]
@@ -37,12 +37,12 @@ Measured = Callable[[SubtaskFigures], None]
 
 @dataclass
 class Waiting:
-    """A clock that runs while somebody waits for the next of something."""
+    """Measures the time spent waiting for the next item of an iterable."""
 
     seconds: float = 0.0
 
     def over(self, things: Iterable[T]) -> Iterator[T]:
-        """The same things; the time that each of them lets us wait is counted."""
+        """Yield the same items, and add up the time spent waiting for them."""
         given = iter(things)
         while True:
             start = time.perf_counter()
@@ -56,7 +56,7 @@ class Waiting:
 
 
 def table_figures(name: str, now: TableStatistics, before: TableStatistics = _NOTHING) -> pb.TableFigures:
-    """A table as it is now; what it counts, since `before`."""
+    """Return the current figures of a table; counters are relative to `before`."""
     return pb.TableFigures(
         table=name,
         rows=now.rows,
@@ -81,7 +81,7 @@ def operator_figures(
     bytes_written: int = 0,
     busy_us: int = 0,
 ) -> pb.OperatorFigures:
-    """An operator's share of an epoch, of one subtask or of several together."""
+    """Return an operator's share of an epoch, for one subtask or several together."""
     earlier = before or {}
     expired = (one.expired_rows - earlier.get(name, _NOTHING).expired_rows for name, one in tables.items())
     return pb.OperatorFigures(
@@ -95,10 +95,10 @@ def operator_figures(
 
 
 def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.HostFigures:
-    """Who held the memory of this process at its fullest; the host's name is for the caller to add."""
+    """Return the holders of this process's memory at its peak; the caller adds the host name."""
     held: dict[str, int] = {}
     for (owner, purpose), nbytes in memory.at_peak.items():
-        # An owner is an operator, a table and a subtask; there may be many subtasks.
+        # An owner is an operator, a table and a subtask; there may be many subtasks, so they are added up.
         name = f"{'.'.join(owner.split('-')[:2])} {purpose.value}"
         held[name] = held.get(name, 0) + nbytes
     return pb.HostFigures(
@@ -115,7 +115,7 @@ _TABLE_NUMBERS = tuple(one.name for one in pb.TableFigures.DESCRIPTOR.fields if 
 
 
 def figures_together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
-    """The subtasks of an operator together: sums, and of times the longest."""
+    """Combine the figures of an operator's subtasks: sums, and the maximum of times."""
     tables: dict[str, pb.TableFigures] = {}
     for one in some:
         for table in one.tables:

@@ -1,8 +1,8 @@
 """Outbox files: output rows as plain Parquet, the same bytes for the same rows.
 
-They may become the files of a user's table, so they hold the output columns and nothing of ours, in settings that every
-reader knows. Numbers and times are split into streams of bytes: beside dictionaries, which are kept for the rest, that
-takes a third of the time to write, and less space.
+They may become files of a user's table, so they hold only the output columns, in an encoding that every reader
+supports. Numbers and times use byte stream split, which takes a third of the time to write and less space than
+dictionaries; the other columns use dictionaries.
 """
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ ROW_GROUP_ROWS = 1 << 17
 
 
 def encode_outbox(rows: pa.Table) -> bytes:
-    """The bytes of an outbox file."""
+    """Encode rows as an outbox file."""
     sink = pa.BufferOutputStream()
     split = split_encodings(rows.schema)
     pq.write_table(

@@ -1,8 +1,8 @@
 """One subtask of one epoch: the unit of work that Spark, or any Python program, calls.
 
 It opens exactly the state that the task names, applies its share of the batch, writes data files, outbox and its
-metadata, and reports. Names are digests of bytes, and nothing in the bytes or in the report tells one attempt from
-another, so a retry writes the same objects again and reports the same.
+metadata, and reports. Names are digests of bytes, and neither the bytes nor the report depend on the attempt, so a
+retry writes the same objects again and returns the same report.
 """
 
 import time
@@ -31,23 +31,23 @@ from statebed.subtasks.figures import Measured, SubtaskFigures, Waiting, memory_
 from statebed.subtasks.outbox import encode_outbox
 
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
-"""A subtask ends with its epoch: merges beside it would be lost work, and files that depend on time."""
+"""A subtask ends with its epoch: a background compaction would be lost work and make files depend on timing."""
 
 
 class Delivery(Protocol):
-    """Rows that sinks get: an output of the operator, perhaps after steps that take each row by itself."""
+    """Rows for sinks: an output of the operator, optionally after stateless steps."""
 
     @property
     def stream(self) -> str:
-        """Tells the outbox files of one delivery from those of another."""
+        """Name that distinguishes the outbox files of this delivery from others."""
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
-        """The rows of an epoch: the user's columns, `_time`, in a changelog `_weight`."""
+        """Return the rows of an epoch: the user's columns, `_time`, and `_weight` in a changelog."""
 
 
 @dataclass(frozen=True)
 class MainOutput:
-    """The operator's own results, as they are."""
+    """The operator's main output, unchanged."""
 
     stream: str = MAIN
 
@@ -57,7 +57,7 @@ class MainOutput:
 
 @dataclass(frozen=True)
 class SubtaskTask:
-    """What a subtask is to do; picklable."""
+    """Work of one subtask in one epoch; picklable."""
 
     job_id: str
     epoch: int
@@ -65,21 +65,21 @@ class SubtaskTask:
     subtask_index: int
     parallelism: int
     base: tuple[bytes, ...]
-    """Serialised SubtaskReferences of the base epoch whose owned range overlaps this subtask's; others are ignored."""
+    """Serialized SubtaskReferences of the base epoch whose owned range overlaps this subtask's; others are ignored."""
     late_us: int | None
-    """The previous epoch's watermark. None: no row is late."""
+    """Watermark of the previous epoch, or None if no row is late."""
     watermark_us: int | None
-    """This epoch's. None: nothing is final."""
+    """Watermark of this epoch, or None if nothing is final."""
     epoch_time_us: int
     edits: tuple[bytes, ...] = ()
-    """What compactions made of the operator's files; those that apply to the base are applied."""
+    """Edits from compactions of the operator's files; those that apply to the base are applied."""
     merging_epoch: int | None = None
-    """A compaction under way reads files of epochs up to this: while it can, the checkpoint leaves them to it."""
+    """A compaction in progress reads files of epochs up to this one; the checkpoint does not compact them if it can."""
     deliveries: tuple["Delivery", ...] = ()
-    """What is published; empty: the main output."""
+    """Deliveries to publish; the main output if empty."""
 
     def of(self, subtask_index: int) -> "SubtaskTask":
-        """The same for another subtask."""
+        """Return the same task for another subtask."""
         return replace(self, subtask_index=subtask_index)
 
     @property
@@ -104,13 +104,13 @@ class _ReportWire(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class SubtaskReport:
-    """What a subtask did; small, and equal for every attempt."""
+    """Result of a subtask; small, and equal for every attempt."""
 
     operator_id: str
     subtask_index: int
     epoch: int
     reference: pb.SubtaskReference
-    """Names the metadata object of this subtask for the record."""
+    """Reference to the metadata object of this subtask, for the record."""
     outbox: tuple[pb.OutboxFile, ...]
     rows_in: int
     rows_late: int
@@ -120,14 +120,14 @@ class SubtaskReport:
     state_files: int
     bytes_written: int
     due_bytes: int = 0
-    """Of files that are worth merging."""
+    """Size of files that are worth compacting."""
     edits_applied: int = 0
     groups_in: int = 0
-    """Of how many groups the rows were, where the operator groups them."""
+    """Number of groups among the input rows, if the operator groups them."""
     next_timer_us: int | None = None
-    """The first processing time at which a step is due, rows or not."""
+    """First processing time at which a step is due even without rows."""
     matches: pb.JoinMatches | None = None
-    """Of a join by time: what met in this epoch."""
+    """Matches of a join by time in this epoch."""
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -180,11 +180,11 @@ def run_subtask(
     forward: Callable[[Mapping[str, pa.Table]], None] | None = None,
     measured: Measured | None = None,
 ) -> SubtaskReport:
-    """Do the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
+    """Run the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
 
-    `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is. `forward` gets the
-    outputs, for the operators that read them. `cache` has copies of files that tasks of this host share. `measured`
-    gets what this attempt took.
+    `store` is the job's folder. If nothing changes, the base's metadata is reused. `forward` is called with the
+    outputs, for downstream operators. `cache` holds copies of files that tasks of this host share. `measured` is called
+    with the measurements of this attempt.
     """
     operator = task.operator
     tiers = Tiers.shared() if tiers is None else tiers
@@ -270,7 +270,7 @@ def _report(
 
 
 def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
-    """The part of the base's record that this subtask is restored from."""
+    """Return the part of the base's record that this subtask is restored from."""
     owned = owned_range(task.subtask_index, task.parallelism)
     references = [pb.SubtaskReference.FromString(data) for data in task.base]
     references = [one for one in references if overlaps(one.owned, owned)]
@@ -281,7 +281,9 @@ def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
 
 
 def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
-    """Refuse state of another definition: what a column that came or went meant to its partials is unknown."""
+    """Raise an error if the tables' definition changed, since partials of added or dropped columns have no known
+    meaning.
+    """
     changed = [
         f"table {name!r}: {difference}"
         for name, found in manager.evolutions.items()
@@ -290,9 +292,9 @@ def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
     ]
     if changed and not task.operator.definition.tables_evolve:
         raise InputError(
-            f"the operator's tables are not those that its state was written with: {'; '.join(changed)}",
+            f"the operator's tables differ from those that its state was written with: {'; '.join(changed)}",
             where=task.info.where,
-            fix="give the changed operator another name, or put its definition back",
+            fix="give the changed operator another name, or restore its definition",
         )
 
 
@@ -301,15 +303,15 @@ def _check_watermarks(task: SubtaskTask, closed_us: int | None) -> None:
     known = [mark for mark in marks if mark is not None]
     if known != sorted(known) or (closed_us is not None and None in marks):
         raise SubtaskError(
-            f"watermarks went back: the base closed up to {closed_us}, this epoch says late {task.late_us}, "
+            f"watermarks went back: the base closed up to {closed_us}, this epoch has late {task.late_us}, "
             f"watermark {task.watermark_us}: closed windows would open again",
             where=task.info.where,
-            fix="late_us is the base epoch's watermark, and watermark_us is not before it",
+            fix="late_us must be the base epoch's watermark, and watermark_us must not be before it",
         )
 
 
 def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa.RecordBatch]:
-    """The batches, once every row is known to be this subtask's."""
+    """Yield the batches after checking that this subtask owns every row."""
     owned = owned_range(task.subtask_index, task.parallelism)
     for batch in batches:
         hashes = uint64_values(batch.column(KEY_HASH))

@@ -1,4 +1,4 @@
-"""Arithmetic of the aggregates: rows to partials, partials to partials, partials to results."""
+"""Accumulators of the aggregates: rows to partials, partials to partials, partials to results."""
 
 from statebed.aggregates.accumulators.base import Accumulator
 from statebed.aggregates.accumulators.bits import BitOperation, Bits

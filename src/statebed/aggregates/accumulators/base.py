@@ -1,10 +1,10 @@
-"""What every accumulator does: rows to partials, partials to partials, partials to results.
+"""Interface of accumulators: rows to partials, partials to partials, partials to results.
 
-Partials are exact: folding and merging give the same bytes in any order and any grouping of the rows. The column
-`{name}`, where there is one, is readable by itself: `SELECT {name}` over the state shows the running value.
+Partials are exact: folding and merging give the same bytes for any order and grouping of the rows. The column `{name}`,
+if there is one, is readable by itself: `SELECT {name}` over the state shows the running value.
 
-Rows of a changelog carry weights: +n for n rows that came, -n for n that are taken back. Merging adds; so a retraction
-is a fold with a negative weight, and it may come before the row that it takes back.
+Rows of a changelog have weights: +n for n inserted rows, -n for n retracted rows. Merging adds, so a retraction is a
+fold with a negative weight, and it may arrive before the row that it retracts.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,35 +22,37 @@ Folding = Callable[[Sequence[pa.Array], Grouping, Integers | None], tuple[pa.Arr
 
 
 class Accumulator(Protocol):
-    """How one aggregate computes. Columns go in and come out in the order of `partial_fields`."""
+    """Computes one aggregate. Columns are passed and returned in the order of `partial_fields`."""
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        """The columns of state it keeps."""
+        """Columns of state that it keeps."""
 
     @property
     def output_field(self) -> pa.Field:
-        """The column of the result."""
+        """Column of the result."""
 
     def fold(
         self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
     ) -> tuple[pa.Array, ...]:
-        """One partial per group of batch rows; `inputs` as many columns as the aggregate reads.
+        """Return one partial per group of batch rows; `inputs` has one column per input of the aggregate.
 
         Without `weights` each row counts once.
         """
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        """One partial per group of partials."""
+        """Return one partial per group of partials."""
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        """The result of each partial."""
+        """Return the result of each partial."""
 
 
 def piece_by_piece(
     folding: Folding, columns: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
 ) -> tuple[pa.Array, ...]:
-    """The same as all at once, some groups at a time: arrays of many steps stay in the processor's cache."""
+    """Return what `folding` returns for all groups; process some groups at a time, so that arrays fit into the CPU
+    cache.
+    """
     if len(grouping.order) < 2 * _ROWS_AT_ONCE:
         return folding(columns, grouping, weights)
     found = []
@@ -61,20 +63,20 @@ def piece_by_piece(
 
 
 def check_weights(weights: Integers | None, name: str, *, changelog: bool = False) -> None:
-    """Refuse weights where partials forget what a retraction would have to restore."""
+    """Raise InputError for weights if the partials cannot undo a retraction."""
     if weights is not None and not changelog:
         raise InputError(
-            "rows with weights reached an aggregate that was bound for rows that are never taken back",
+            "rows with weights reached an aggregate that was bound for append-only rows",
             where=f"aggregate {name!r}",
             fix="bind it with changelog=True",
         )
 
 
 def weight_of(weights: Integers | None, valid: Flags) -> Integers:
-    """How often each row counts: not at all where it is not valid."""
+    """Return the weight of each row, 0 if it is not valid."""
     return valid.astype(np.int64) if weights is None else np.where(valid, weights, np.int64(0))
 
 
 def zero_for_null(column: pa.Array) -> pa.Array:
-    """In a changelog nothing is zero: what was added and taken back leaves the same bytes as what never came."""
+    """Replace nulls by zeros: in a changelog, retracted values must leave the same bytes as no values."""
     return column.fill_null(pa.scalar(0, column.type)) if column.null_count else column

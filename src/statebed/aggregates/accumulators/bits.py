@@ -1,4 +1,4 @@
-"""Integers combined bit by bit; nulls are ignored."""
+"""Bitwise aggregates of integers; nulls are ignored."""
 
 import enum
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from statebed.arrays.grouping import Grouping, Integers
 
 
 class BitOperation(enum.Enum):
-    """How bits are combined."""
+    """Bitwise operation."""
 
     AND = "bitwise_and"
     OR = "bitwise_or"
@@ -21,13 +21,13 @@ class BitOperation(enum.Enum):
 
     @property
     def ufunc(self) -> np.ufunc:
-        """Combines whole arrays."""
+        """Ufunc that combines whole arrays."""
         function: np.ufunc = getattr(np, self.value)
         return function
 
     @property
     def neutral(self) -> int:
-        """Changes nothing."""
+        """Neutral element of the operation."""
         return -1 if self is BitOperation.AND else 0
 
 
@@ -39,7 +39,7 @@ class Bits:
     kind: pa.DataType
     operation: BitOperation
     changelog: bool = False
-    """Only of XOR; the others need the multiset then."""
+    """Only for XOR; the other operations need a multiset over a changelog."""
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -55,7 +55,7 @@ class Bits:
         (values,) = inputs
         valid = validity(values)
         check_weights(weights, self.name, changelog=self.changelog)
-        # An even number of the same bits is none of them, whatever the sign.
+        # An even number of equal values cancels out, whatever the sign of the weight.
         counted = valid if weights is None else valid & (weights % 2 == 1)
         bits = fixed_width_values(values, f"i{self.kind.bit_width // 8}")
         filled = np.where(counted, bits, bits.dtype.type(self.operation.neutral))[grouping.order]

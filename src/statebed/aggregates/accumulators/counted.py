@@ -1,6 +1,6 @@
-"""Invertible aggregates over a changelog: with how many values they have, to be null when none is left.
+"""Invertible aggregates over a changelog, with a count of values so that the result is null when none is left.
 
-Without the count, a sum from which every value was taken back could not be told from a sum of zeros.
+Without the count, a sum whose values were all retracted could not be distinguished from a sum of zeros.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from statebed.arrays.grouping import Grouping, Integers
 
 @dataclass(frozen=True)
 class Counted:
-    """Another accumulator, of one input, and `_{name}_count`, the number of values that are not null."""
+    """Another accumulator with one input, and `_{name}_count`, the number of values that are not null."""
 
     inner: Accumulator
 
@@ -41,7 +41,7 @@ class Counted:
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         left = int64_values(partials[-1]) > 0
         rows = from_numpy(np.flatnonzero(left), pa.int64())
-        # What waits for rows that it has taken back already may be beyond all bounds.
+        # A partial that waits for rows it has already retracted may be out of range.
         found = self.inner.finish([column.take(rows) for column in partials[:-1]])
         return found.take(from_numpy(np.cumsum(left) - 1, pa.int64(), valid=left))
 

@@ -39,5 +39,5 @@ class Count:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         counts = int64_values(partials[0])
-        # Rows may have been taken back before they came.
+        # Rows may be retracted before they arrive.
         return from_numpy(np.maximum(counts, 0), pa.int64()) if counts.min(initial=0) < 0 else partials[0]

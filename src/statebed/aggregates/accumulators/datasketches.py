@@ -1,10 +1,11 @@
-"""HyperLogLog sketches of Apache DataSketches: its hash of a number, and the bytes of its sketches, many at a time.
+"""HyperLogLog sketches of Apache DataSketches: its hash of a number and the bytes of its sketches, vectorized.
 
-Spark adds values up with this library (`hll_sketch_agg`). In Python it takes them one by one, so there its definitions
-are used, over whole arrays: which register a value chooses, and what that keeps. Beside its registers a sketch has a
-running estimate, which depends on the order of values; that is left behind.
+Spark aggregates with this library (`hll_sketch_agg`). Its Python version adds values one by one, so this module
+implements its definitions over whole arrays: the register that a value selects, and the value stored in it. Besides its
+registers a sketch has a running estimate, which depends on the order of values; it is ignored.
 
-A *code* is `register * 64 + value`; the value is one more than the zeros that the second half of the hash begins with.
+A *code* is `register * 64 + value`; the value is one more than the number of leading zeros in the second half of the
+hash.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 VALUES = 64
-"""A register holds a number below it; 0 for none."""
+"""Upper bound of the value of a register; 0 means unused."""
 _MOST_ZEROS = 62
 _SEED = np.uint64(9001)
 _NUMBER_BYTES = np.uint64(8)
@@ -28,9 +29,9 @@ _FACTORS = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _MIXERS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 _REGISTERS = 2
-"""The mode of a sketch that is no longer a list (0) or a set (1) of coupons."""
+"""Mode of a sketch that is no longer a list (0) or a set (1) of coupons."""
 _HEADERS = np.array([8, 12, 40])
-"""How many bytes stand before the coupons of a list, those of a set, and the registers."""
+"""Number of bytes before the coupons of a list, the coupons of a set, and the registers."""
 _FAMILY_AT, _PRECISION_AT, _MODE_AT = 2, 3, 7
 _FAMILY = 7
 _HLL_8 = 2
@@ -39,7 +40,7 @@ _BYTES_AT_ONCE = 1 << 20
 
 
 def codes_of_numbers(numbers: Words, precision: int) -> Codes:
-    """What the sketch of each number would hold: by MurmurHash3 of 128 bits over its eight bytes."""
+    """Return the code of each number: from 128-bit MurmurHash3 of its eight bytes."""
     with np.errstate(over="ignore"):
         mixed = numbers * _FACTORS[0]
         mixed = ((mixed << np.uint64(31)) | (mixed >> np.uint64(33))) * _FACTORS[1]
@@ -49,7 +50,8 @@ def codes_of_numbers(numbers: Words, precision: int) -> Codes:
         first = _stirred(half) + other
         second = other + first
     register = (first & np.uint64((1 << precision) - 1)).astype(np.int32)
-    # The upper 53 bits make an exact double, whose exponent tells the zeros; the lower ones, where those are 0.
+    # The upper 53 bits make an exact double, whose exponent gives the number of zeros; if they are 0, the lower bits
+    # do.
     upper, lower = (second >> np.uint64(11)).astype(np.float64), (second & np.uint64(2047)).astype(np.float64)
     zeros = np.where(upper > 0, 53 - np.frexp(upper)[1], 64 - np.frexp(lower)[1])
     value = np.minimum(zeros, _MOST_ZEROS).astype(np.int32) + np.int32(1)
@@ -63,7 +65,7 @@ def _stirred(words: Words) -> Words:
 
 
 def codes_of_sketches(sketches: pa.Array) -> tuple[Codes, Integers]:
-    """What sketches of one precision hold, and to which of them each code belongs; null holds nothing."""
+    """Return the codes of sketches of one precision, and the sketch that each code belongs to; null has no codes."""
     offsets = byte_offsets(sketches)
     lengths = np.where(validity(sketches), np.diff(offsets), 0)
     places = np.flatnonzero(lengths)
@@ -94,7 +96,7 @@ def _of_registers(data: Bytes, bodies: Integers, owners: Integers, precision: in
 def _of_coupons(
     data: Bytes, bodies: Integers, ends: Integers, owners: Integers, precision: int
 ) -> tuple[Codes, Integers]:
-    """A coupon has a value and 26 bits of the hash, the lowest of which choose the register; 0 is a free place."""
+    """Decode coupons: a value and 26 bits of the hash, the lowest of which select the register; 0 is a free slot."""
     counts = (ends - bodies) // 4
     firsts = np.repeat(bodies // 4 - np.cumsum(counts) + counts, counts)
     coupons = data[: len(data) // 4 * 4].view(np.uint32)[firsts + np.arange(len(firsts))]

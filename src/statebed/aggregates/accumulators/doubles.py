@@ -1,10 +1,12 @@
 """Columns of state that hold exact sums of doubles.
 
 `{column}` is the exact sum rounded to the nearest double, `{stem}_rest` the little-endian doubles of the remainder,
-each the nearest to what is left (null when nothing is). NaN and the infinities stand alone. Negative zero is zero.
+each the nearest to what remains (null if nothing does). NaN and the infinities have no remainder. Negative zero is
+zero.
 
-Over a changelog, special values can be taken back, too: they are counted apart from the finite sum, in
-`{stem}_special`, three little-endian 64-bit integers: how many NaN, infinities, negative infinities (null for none).
+Over a changelog, special values can be retracted, too. They are counted separately from the finite sum in
+`{stem}_special`, three little-endian 64-bit integers: the numbers of NaN, infinities and negative infinities (null if
+all are zero).
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.errors import SumOverflowError
 
 Wide = tuple[Doubles, Doubles]
-"""Numbers of about 107 bits: a double, and what rounding took from it."""
+"""Numbers of about 107 bits: a double and its rounding error."""
 
 _BYTES = 8
 _SPECIALS = 3
@@ -38,12 +40,12 @@ _MOST_TERMS = 64
 
 @dataclass(frozen=True)
 class DoubleSum:
-    """One exact sum of doubles for each group."""
+    """One exact sum of doubles per group."""
 
     column: str
     """Name of the column of leading parts."""
     stem: str
-    """What the names of the other columns begin with."""
+    """Prefix of the names of the other columns."""
     changelog: bool
 
     @property
@@ -54,7 +56,9 @@ class DoubleSum:
     def fold(
         self, terms: Sequence[Doubles], valid: Flags, grouping: Grouping, weights: Integers | None
     ) -> tuple[pa.Array, ...]:
-        """Each row's value is the sum of its `terms`, where valid; only the first of them may be special."""
+        """Return the sum of each group; a row's value is the sum of its `terms`, of which only the first may be
+        special.
+        """
         if not self.changelog:
             return _summed(terms, valid, grouping)
         finite = valid & np.isfinite(terms[0])
@@ -65,7 +69,7 @@ class DoubleSum:
         return zero_for_null(leading), rest, specials
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        """The exact sums of groups of exact sums."""
+        """Return the exact sums of groups of exact sums."""
         leading, rest = partials[:2]
         valid = validity(leading)
         others, per_row = _unpack(rest, "<f8")
@@ -80,9 +84,9 @@ class DoubleSum:
         return (*merged, _merge_specials(partials[2], grouping)) if self.changelog else merged
 
     def rounded(self, partials: Sequence[pa.Array]) -> Doubles:
-        """The nearest double to each sum."""
+        """Return the nearest double to each sum."""
         results = float64_values(partials[0]).copy()
-        # The leading part is the rounded sum already, unless the sum is beyond the largest double.
+        # The leading part already is the rounded sum, unless the sum is beyond the largest double.
         at_the_edge = np.abs(results) == np.finfo(np.float64).max
         for row in np.flatnonzero(at_the_edge & validity(partials[1])):
             rest = np.frombuffer(partials[1][int(row)].as_py(), dtype="<f8").tolist()
@@ -90,7 +94,7 @@ class DoubleSum:
         return self._with_specials(results, partials)
 
     def wide(self, partials: Sequence[pa.Array]) -> Wide:
-        """About 107 bits of each sum: the leading part and the largest of the rest."""
+        """Return about 107 bits of each sum: the leading part and the largest of the rest."""
         values, per_row = _unpack(partials[1], "<f8")
         return self._with_specials(float64_values(partials[0]), partials), _padded(values, per_row, 1)[0]
 
@@ -103,12 +107,12 @@ class DoubleSum:
 
 
 def as_doubles(column: pa.Array) -> pa.Array:
-    """Numbers of any type as doubles; of integers beyond 2**53 the nearest."""
+    """Convert numbers of any type to the nearest doubles."""
     return column if column.type.equals(pa.float64()) else pc.cast(column, pa.float64(), safe=False)
 
 
 def product(one: Doubles, other: Doubles) -> Wide:
-    """Products and what rounding took from them; nothing where that cannot be told."""
+    """Return products and their rounding errors, which are zero where they cannot be determined."""
     with np.errstate(all="ignore"):
         result = one * other
         one_high, one_low = _halves(one)
@@ -129,7 +133,7 @@ def _halves(values: Doubles) -> Wide:
 
 
 def _summed(terms: Sequence[Doubles], valid: Flags, grouping: Grouping) -> tuple[pa.Array, pa.Array]:
-    """The sum of each group of rows."""
+    """Return the sum of each group of rows."""
     order, counts, some = grouping.order, grouping.sizes, np.ones(grouping.groups, dtype=np.bool_)
     if not valid.all():
         order, counts, some = order[valid[order]], grouping.add(valid.astype(np.int64)), grouping.any(valid)
@@ -145,7 +149,7 @@ def _as_columns(values: Doubles, counts: Integers, some: Flags) -> tuple[pa.Arra
 
 
 def _weighted(terms: Sequence[Doubles], weights: Integers) -> list[Doubles]:
-    """Terms whose sum is exactly that of `terms`, so many times."""
+    """Return terms whose sum is exactly the sum of `terms` times the weights."""
     sizes = np.abs(weights).view(np.uint64)
     if not len(sizes) or sizes.max() <= 1:
         return [term * weights for term in terms]
@@ -156,12 +160,12 @@ def _weighted(terms: Sequence[Doubles], weights: Integers) -> list[Doubles]:
 
 
 def _times(values: Doubles, factors: Doubles) -> list[Doubles]:
-    """Doubles whose sum is exactly that of products with whole numbers."""
-    # Large values are scaled down first, so that only the result may be large.
+    """Return doubles whose sum is exactly the products with integers."""
+    # Scale large values down first, so that only the result may be large.
     scale = np.where(np.abs(values) > _LARGE, _SCALE, 0)
     high, low = product(np.ldexp(values, -scale), factors)
     parts = [np.ldexp(low, scale)]
-    # A power of two, far above the last bits, leaves an exact rest.
+    # A power of two far above the last bits leaves an exact remainder.
     most = np.ldexp(1.0, np.finfo(np.float64).maxexp - 1 - scale)
     while (beyond := np.abs(high) > most).any():
         taken = np.where(beyond, np.copysign(most, high), 0.0)
@@ -198,7 +202,7 @@ def _pack_specials(counts: Sequence[Integers]) -> pa.Array:
 
 
 def _specials(column: pa.Array) -> Integers:
-    """How many NaN, infinities and negative infinities each row counts."""
+    """Return the numbers of NaN, infinities and negative infinities of each row."""
     values, per_row = _unpack(column, "<i8")
     table = np.zeros((len(column), _SPECIALS), dtype=np.int64)
     table[per_row > 0] = values.reshape(-1, _SPECIALS)
@@ -206,7 +210,7 @@ def _specials(column: pa.Array) -> Integers:
 
 
 def _padded(values: Doubles, per_row: Integers, width: int) -> list[Doubles]:
-    """The first `width` values of each row, zero where it has fewer."""
+    """Return the first `width` values of each row, padded with zeros."""
     starts = np.cumsum(per_row) - per_row
     columns = []
     for place in range(width):
@@ -218,7 +222,7 @@ def _padded(values: Doubles, per_row: Integers, width: int) -> list[Doubles]:
 
 
 def _unpack(column: pa.Array, dtype: str) -> tuple[npt.NDArray[Any], Integers]:
-    """The numbers in a binary column, and how many each row holds."""
+    """Return the numbers in a binary column, and how many each row holds."""
     if column.null_count == len(column):
         return np.zeros(0, dtype=dtype), np.zeros(len(column), dtype=np.int64)
     lengths = int64_values(pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
@@ -229,12 +233,12 @@ def _unpack(column: pa.Array, dtype: str) -> tuple[npt.NDArray[Any], Integers]:
 
 
 def _pack(values: npt.NDArray[np.generic], counts: Integers) -> pa.Array:
-    """A binary column with `counts` numbers of 64 bits in each row, null for none."""
+    """Return a binary column with `counts` 64-bit numbers per row, null if none."""
     if not len(values):
         return pa.nulls(len(counts), pa.binary())
     offsets = np.concatenate([[0], np.cumsum(counts * _BYTES)])
     if offsets[-1] > np.iinfo(np.int32).max:
-        raise OverflowError("the rests of float sums of one batch exceed 2 GB")
+        raise OverflowError("the remainders of float sums of one batch exceed 2 GB")
     buffers = [
         pa.py_buffer(np.packbits(counts > 0, bitorder="little")),
         pa.py_buffer(offsets.astype(np.int32)),

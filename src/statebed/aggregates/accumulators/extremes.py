@@ -1,8 +1,8 @@
-"""The smallest and the largest value, and the value that goes with it.
+"""Minimum and maximum, and the value that belongs to it.
 
-Order is Spark's: NaN is larger than every number, text and binary order by their bytes, false is below true; nulls are
-ignored. -0.0 counts as 0.0. `min_by` and `max_by` break ties by the smaller value, null last, so that no order of rows
-matters.
+The order is Spark's: NaN is larger than every number, text and binary are ordered by their bytes, false is below true;
+nulls are ignored. -0.0 counts as 0.0. `min_by` and `max_by` break ties by the smaller value, null last, so the result
+does not depend on the order of rows.
 """
 
 import enum
@@ -21,7 +21,7 @@ from statebed.arrays.sort_order import codes, sorted_by, total_keys
 
 
 class End(enum.Enum):
-    """Which end of the order is wanted."""
+    """End of the order: smallest or largest."""
 
     SMALLEST = "smallest"
     LARGEST = "largest"
@@ -59,10 +59,10 @@ class Extreme:
         return partials[0]
 
     def _reduce(self, values: pa.Array, grouping: Grouping) -> pa.Array:
-        """Without sorting, for numbers that numpy compares."""
+        """Reduce without sorting, for numbers that numpy compares."""
         floating = pa.types.is_floating(values.type)
         numbers = fixed_width_values(values, f"{'f' if floating else 'i'}{values.type.bit_width // 8}")
-        # NaN is the largest: fmin passes it by, maximum does not.
+        # NaN is the largest: fmin ignores it, maximum does not.
         smallest = np.fmin if floating else np.minimum
         reduce = smallest if self.end is End.SMALLEST else np.maximum
         if not values.null_count:
@@ -72,7 +72,7 @@ class Extreme:
         return from_numpy(reduce.reduceat(filled, grouping.starts), self.kind, valid=grouping.any(valid))
 
     def _beyond(self, dtype: np.dtype[Any]) -> Any:
-        """What no value is better than, to stand at nulls."""
+        """Return the worst possible value, which replaces nulls."""
         if np.issubdtype(dtype, np.floating):
             return dtype.type(np.nan if self.end is End.SMALLEST else -np.inf)
         limits = np.iinfo(dtype)
@@ -81,7 +81,7 @@ class Extreme:
 
 @dataclass(frozen=True)
 class ExtremeBy:
-    """The value of the row whose other column is smallest or largest; rows where that is null do not count."""
+    """Value of the row whose other column is smallest or largest; rows in which that is null are ignored."""
 
     name: str
     kind: pa.DataType
@@ -112,12 +112,12 @@ class ExtremeBy:
 
 
 def has_order(kind: pa.DataType) -> bool:
-    """Whether values of the type can be compared."""
+    """Return whether values of the type can be compared."""
     return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind))
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether values are numbers of a machine, or times that are kept as such."""
+    """Return whether values are machine numbers, or times that are stored as such."""
     return bool(
         pa.types.is_signed_integer(kind)
         or pa.types.is_float32(kind)
@@ -127,11 +127,11 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array | None = None) -> pa.Array:
-    """The row of each group that is first by `values`, then by `ties`; null where all its values are."""
+    """Return the first row of each group by `values`, then by `ties`; null if all its values are null."""
     valid = validity(values)
     places = codes(values) if end is End.SMALLEST else ~codes(values)
     keys = [grouping.group_of_rows(), (~valid).astype(np.int64), np.where(valid, places, np.int64(0))]
-    # Nulls are last in each group, so its first row tells whether it has a value.
+    # Nulls are last in each group, so the first row shows whether it has a value.
     firsts = sorted_by(keys if ties is None else [*keys, *total_keys(pa.table({"tie": ties}), ["tie"])])
     firsts = firsts[grouping.starts]
     return from_numpy(firsts, pa.int64(), valid=valid[firsts])

@@ -1,4 +1,4 @@
-"""What is made of multisets: distinct counts, percentiles, sets and lists, and whatever an end of the order decides."""
+"""Results of multisets: distinct counts, percentiles, sets, lists, and values at one end of the order."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from statebed.arrays.grouping import Grouping, Integers, equal_neighbours
 
 
 class _SameKind:
-    """The result has the type of the values."""
+    """Base of results with the type of the values."""
 
     def kind(self, values: pa.DataType) -> pa.DataType:
         return values
@@ -24,7 +24,7 @@ class _SameKind:
 
 @dataclass(frozen=True)
 class DistinctCount:
-    """How many distinct values there are; 0 for none."""
+    """Number of distinct values; 0 if there are none."""
 
     def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the same for all
         return pa.int64()
@@ -35,7 +35,7 @@ class DistinctCount:
 
 @dataclass(frozen=True)
 class CollectedSet:
-    """The distinct values, in order; empty for none."""
+    """Distinct values, in order; an empty list if there are none."""
 
     def kind(self, values: pa.DataType) -> pa.DataType:
         return pa.list_(values)
@@ -46,7 +46,7 @@ class CollectedSet:
 
 @dataclass(frozen=True)
 class AllValues:
-    """All values, each as often as it stands there, in the order of the entries; empty for none."""
+    """All values with repetitions, in the order of the entries; an empty list if there are none."""
 
     def kind(self, values: pa.DataType) -> pa.DataType:
         return pa.list_(pa.field("element", values))
@@ -60,7 +60,7 @@ class AllValues:
 
 @dataclass(frozen=True)
 class AtEnd(_SameKind):
-    """The value at one end of the order; of pairs, that of the smallest or largest first half, ties by the value."""
+    """Value at one end of the order; for pairs, that of the smallest or largest first half, ties by the value."""
 
     end: End
 
@@ -68,19 +68,19 @@ class AtEnd(_SameKind):
         return _taken(sets, self.deciding(sets))
 
     def deciding(self, sets: Multisets) -> Integers:
-        """The entry of each group that the result comes from; anything for a group without entries."""
+        """Return the entry of each group that determines the result; undefined for a group without entries."""
         return sets.offsets[:-1] if self.end is End.SMALLEST else _last_runs(sets)
 
 
 @dataclass(frozen=True)
 class MostFrequent(_SameKind):
-    """The value that stands there most often; of several such the smallest."""
+    """Most frequent value; ties go to the smallest."""
 
     def result(self, sets: Multisets) -> pa.Array:
         return _taken(sets, self.deciding(sets))
 
     def deciding(self, sets: Multisets) -> Integers:
-        """The entry of each group that the result comes from; anything for a group without entries."""
+        """Return the entry of each group that determines the result; undefined for a group without entries."""
         some = sets.sizes > 0
         most = np.zeros(len(some), dtype=np.int64)
         most[some] = np.maximum.reduceat(sets.counts, sets.offsets[:-1][some]) if some.any() else most[some]
@@ -93,7 +93,7 @@ class MostFrequent(_SameKind):
 
 @dataclass(frozen=True)
 class CombinedBits(_SameKind):
-    """The bits of all values, combined; once is as good as often."""
+    """Bitwise combination of all values; repetitions make no difference."""
 
     operation: BitOperation
 
@@ -108,7 +108,7 @@ class CombinedBits(_SameKind):
 
 @dataclass(frozen=True)
 class DistinctSum:
-    """The sum of the distinct values; null for none."""
+    """Sum of the distinct values; null if there are none."""
 
     sum: Accumulator
 
@@ -124,7 +124,7 @@ class DistinctSum:
 
 @dataclass(frozen=True)
 class Percentile:
-    """The value below which the share `at` of all values lies, between two values in proportion; null for none."""
+    """Value at the fraction `at` of the sorted values, interpolated linearly; null if there are none."""
 
     at: float
 
@@ -137,7 +137,7 @@ class Percentile:
         values = np.append(float64_values(one_chunk(as_doubles(sets.values))), np.nan)
         place = np.maximum(total - 1, 0) * self.at
         low = np.floor(place).astype(np.int64)
-        # Which distinct value stands at a place among all values of all groups.
+        # Find the distinct value at each rank among all values of all groups.
         lower, upper = (
             values[np.searchsorted(before, first + position, side="right") - 1]
             for position in (low, np.minimum(low + 1, np.maximum(total - 1, 0)))
@@ -146,7 +146,7 @@ class Percentile:
         return from_numpy(between, pa.float64(), valid=sets.sizes > 0)
 
     def between(self, lower: float, upper: float, share: float) -> float:
-        """The value at a share of the way from one value to the next."""
+        """Interpolate between one value and the next."""
         return float(_between(np.array([lower]), np.array([upper]), np.array([share]))[0])
 
 
@@ -156,7 +156,9 @@ def _between(lower: Doubles, upper: Doubles, share: Doubles) -> Doubles:
 
 
 def _last_runs(sets: Multisets) -> Integers:
-    """Where in each group the entries with the largest first column begin; anything for a group without entries."""
+    """Return where the entries with the largest first column begin in each group; undefined for a group without
+    entries.
+    """
     owners = sets.owners
     new = np.ones(len(owners), dtype=np.bool_)
     if len(owners):
@@ -167,5 +169,5 @@ def _last_runs(sets: Multisets) -> Integers:
 
 
 def _taken(sets: Multisets, rows: Integers) -> pa.Array:
-    """The values of these entries, one for each group; null for a group without entries."""
+    """Return the values of these entries, one per group; null for a group without entries."""
     return sets.values.take(from_numpy(rows, pa.int64(), valid=sets.sizes > 0))

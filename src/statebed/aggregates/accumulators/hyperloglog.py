@@ -1,10 +1,10 @@
-"""About how many distinct values there are: HyperLogLog, as the registers of a DataSketches sketch.
+"""Approximate number of distinct values: HyperLogLog with the registers of a DataSketches sketch.
 
-A value's hash chooses one of 2**precision registers, which keeps the longest run of leading zeros seen in the rest of
-the hash. That is the same in any order and grouping of the rows, byte for byte, and whether the rows came here or
-Spark has made a sketch of them. What is hashed is the key hash of a value, so values of all types count, the empty text
-too. The state lists the registers in use, so few values take little room. The estimate is Ertl's improved one: unbiased
-from the first value to billions, with a standard error of 1.04 / sqrt(2**precision).
+A value's hash selects one of 2**precision registers, which keeps the longest run of leading zeros seen in the rest of
+the hash. The result is the same for any order and grouping of the rows, byte for byte, and whether rows are aggregated
+here or by Spark. The key hash of a value is hashed, so values of all types count, including the empty text. The state
+lists only the registers in use, so few values take little space. The estimator is Ertl's improved one: unbiased from
+the first value to billions, with a standard error of 1.04 / sqrt(2**precision).
 """
 
 import itertools
@@ -26,17 +26,17 @@ from statebed.arrays.key_hash import hash_columns, normalise_key
 LEAST_PRECISION = 4
 MOST_PRECISION = 18
 CODES = pa.list_(pa.field("element", pa.int32()))
-"""The type of a partial."""
+"""Type of a partial."""
 _ALPHA = 0.5 / np.log(2.0)
 _STEPS = 64
-"""More than the series below take until they no longer change."""
+"""Upper bound of the number of steps until the series below converge."""
 _CELLS_AT_ONCE = 1 << 18
-"""Of registers and their counts, while estimates are made: some megabytes."""
+"""Number of cells of registers and their counts while estimates are computed: a few megabytes."""
 
 
 @dataclass(frozen=True)
 class DistinctSketch:
-    """About how many distinct values there are; 0 for none."""
+    """Approximate number of distinct values; 0 if there are none."""
 
     name: str
     precision: int
@@ -67,7 +67,8 @@ class DistinctSketch:
         codes = partials[0]
         lengths = int64_values(pc.list_value_length(codes).cast(pa.int64()))
         found = np.empty(len(codes), dtype=np.int64)
-        # A table of all groups would take more than the registers themselves: groups have few of them, often.
+        # Groups often have few registers, so a table of all groups would take more memory than the registers
+        # themselves.
         share = np.cumsum(lengths + VALUES) // _CELLS_AT_ONCE
         cuts = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist(), len(codes)]
         for start, end in itertools.pairwise(cuts):
@@ -84,7 +85,7 @@ class DistinctSketch:
 
 
 def registers_of(sketches: pa.Array) -> pa.Array:
-    """The partial of each group from the sketch that Spark made of the key hashes of its values.
+    """Return the partial of each group from the sketch that Spark made of the key hashes of its values.
 
     The running estimate in a sketch, and the order of its coupons, depend on the order of rows; registers do not.
     """
@@ -92,7 +93,7 @@ def registers_of(sketches: pa.Array) -> pa.Array:
 
 
 def _lists(codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array:
-    """Of each group's registers the greatest, in order."""
+    """Return the maximum of each group's registers, in order."""
     packed = np.sort((owners << np.int64(32)) | codes.astype(np.int64))
     last = np.append((packed[1:] // VALUES) != (packed[:-1] // VALUES), True) if len(packed) else packed > 0
     kept = packed[last]
@@ -103,7 +104,7 @@ def _lists(codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array
 
 
 def _estimates(counts: Doubles, registers: int) -> Doubles:
-    """From how many registers of each group hold each value."""
+    """Return estimates from the number of registers of each group that hold each value."""
     total = registers * _tau(1.0 - counts[:, -1] / registers)
     for value in range(counts.shape[1] - 2, 0, -1):
         total = 0.5 * (total + counts[:, value])

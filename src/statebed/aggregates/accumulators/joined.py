@@ -1,4 +1,4 @@
-"""Texts of a group as one text."""
+"""Concatenation of the texts of a group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from statebed.arrays.grouping import Grouping, Integers
 
 @dataclass(frozen=True)
 class Joined:
-    """The texts that another accumulator collects, with a delimiter between them; null for none."""
+    """Texts that another accumulator collects, joined with a delimiter; null if there are none."""
 
     inner: Accumulator
     delimiter: str

@@ -1,6 +1,7 @@
 """Means: a sum and a count, divided when the window closes.
 
-Of integers and floats a double; of decimal(p, s) a decimal(p + 4, s + 4), rounded half away from zero, both as Spark's.
+The result is a double for integers and floats, and a decimal(p + 4, s + 4), rounded half away from zero, for decimal(p,
+s), both as in Spark.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from statebed.arrays.sort_order import unscaled
 from statebed.expressions.casts.unscaled import integers, rounded_quotient, to_decimals
 
 MORE_DIGITS = 4
-"""How many more digits the mean of decimals has than they."""
+"""Number of digits that the mean of decimals has in addition to theirs."""
 _TWO_64 = 2.0**64
 _MOST = np.iinfo(np.int64).max
 
@@ -64,7 +65,7 @@ class Mean:
         return from_numpy(sums / numbers, pa.float64(), valid=some)
 
     def _decimal(self, decimals: DecimalSum, total: pa.Array, counts: pa.Array) -> pa.Array:
-        # In whole numbers: Arrow divides some wide decimals wrongly.
+        # Use Python integers: Arrow divides some wide decimals incorrectly.
         some = int64_values(counts) > 0
         numbers = np.where(some, int64_values(counts), np.int64(1))
         scale = 10 ** (self.kind.scale - decimals.scale)

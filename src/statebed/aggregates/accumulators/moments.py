@@ -1,8 +1,8 @@
-"""Variances, covariances, correlation and regression: counts and exact sums of values and of their products.
+"""Variances, covariances, correlation and regression from counts and exact sums of values and of their products.
 
-Products are kept exactly too, as a double and what rounding took from it, so partials do not depend on the order of
-rows; results are computed from them with about 107 bits, which leaves no trace of cancellation. Values are doubles.
-Undefined results are null, as Spark's: one value has no sample variance, a constant no slope and no correlation.
+Products are exact, too: a double and its rounding error. Partials therefore do not depend on the order of rows, and
+results are computed from them with about 107 bits, which avoids cancellation errors. Values are doubles. Undefined
+results are null, as in Spark: one value has no sample variance, a constant no slope and no correlation.
 """
 
 import enum
@@ -24,7 +24,7 @@ _WORDS_OF_TWO = ("sum_y", "sum_x", "squares_y", "squares_x", "products")
 
 
 class MomentFunction(enum.Enum):
-    """What is computed; of two columns, y comes before x, as in SQL."""
+    """Function to compute; with two columns, y comes before x, as in SQL."""
 
     VAR_POP = "var_pop"
     VAR_SAMP = "var_samp"
@@ -45,13 +45,13 @@ class MomentFunction(enum.Enum):
 
     @property
     def columns(self) -> int:
-        """How many columns it reads."""
+        """Number of columns that it reads."""
         return 1 if self.value.startswith(("var", "std")) else _PAIR
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Any of the moments, of rows in which no input is null."""
+    """Any of the moments, over rows in which no input is null."""
 
     name: str
     moment: MomentFunction
@@ -92,7 +92,7 @@ class Moments:
     def _fold(self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None) -> tuple[pa.Array, ...]:
         columns = list(map(as_doubles, inputs))
         valid = np.logical_and.reduce([validity(column) for column in columns])
-        # Of one column the two are the same.
+        # With one column, both are the same.
         y, x = (_values(column) for column in (columns[0], columns[-1]))
         terms = {"sum": (y,), "sum_y": (y,), "sum_x": (x,), "squares": _terms(y, y)}
         terms |= {"squares_y": terms["squares"]}
@@ -108,7 +108,7 @@ class Moments:
         grouping: Grouping,
         weights: Integers | None = None,
     ) -> tuple[pa.Array, ...]:
-        """Partials of groups with so many values, whose sums are those of `terms` by `sum_words`."""
+        """Return the partials of groups with `counts` values, whose sums are those of `terms` by `sum_words`."""
         sums = [
             part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
         ]
@@ -116,7 +116,7 @@ class Moments:
 
     @property
     def sum_words(self) -> tuple[str, ...]:
-        """The sums that are kept, in the order of their columns."""
+        """Sums that are kept, in the order of their columns."""
         return ("sum", "squares") if self.moment.columns == 1 else _WORDS_OF_TWO
 
     def _merge(
@@ -135,7 +135,7 @@ class Moments:
         return {word: DoubleSum(stem, stem, changelog=self.changelog) for word, stem in stems.items()}
 
     def _columns(self, partials: Sequence[pa.Array]) -> list[tuple[DoubleSum, Sequence[pa.Array]]]:
-        """Each sum with its columns."""
+        """Return each sum with its columns."""
         sums = list(self._sums.values())
         width = len(sums[0].partial_fields)
         return [(total, partials[1 + place * width :][:width]) for place, total in enumerate(sums)]
@@ -147,7 +147,7 @@ def _values(column: pa.Array) -> Doubles:
 
 
 def _terms(one: Doubles, other: Doubles) -> tuple[Doubles, ...]:
-    """Doubles that add up to each product exactly."""
+    """Return doubles that add up to each product exactly."""
     rounded, error = product(one, other)
     return (rounded, error) if error.any() else (rounded,)
 
@@ -169,7 +169,7 @@ def _normal(high: Doubles, low: Doubles) -> Wide:
 
 
 def _less(one: Wide, other: Wide) -> Doubles:
-    """One - other, rounded."""
+    """Return one - other, rounded."""
     difference = one[0] - other[0]
     back = difference - one[0]
     error = (one[0] - (difference - back)) - (other[0] + back)
@@ -177,7 +177,7 @@ def _less(one: Wide, other: Wide) -> Doubles:
 
 
 def _spread(counts: Doubles, products: Wide, one: Wide, other: Wide) -> Doubles:
-    """The sum of (a - mean of a) * (b - mean of b)."""
+    """Return the sum of (a - mean of a) * (b - mean of b)."""
     scaled, error = product(products[0], counts)
     result: Doubles = _less(_normal(scaled, error + products[1] * counts), _wide_product(one, other)) / counts
     return result

@@ -1,12 +1,12 @@
-"""Aggregates that need all values: multisets, as lists of distinct entries and how often each stands there.
+"""Aggregates that need all values: multisets, as lists of distinct entries with their counts.
 
-`_{name}_values` lists the distinct values of a group in order, `_{name}_counts` how often each stands there; where an
-entry is a pair, another list has its other half (`_{name}_by`, `_{name}_times`). That is exact, mergeable, and the same
-in any order of rows; it grows with the distinct entries. Values are equal as keys are: NaN equals NaN, and -0.0 equals
+`_{name}_values` lists the distinct values of a group in order, `_{name}_counts` their counts. If an entry is a pair,
+another list has its other half (`_{name}_by`, `_{name}_times`). This is exact, mergeable, and independent of the order
+of rows; it grows with the number of distinct entries. Values are equal as keys are: NaN equals NaN, and -0.0 equals
 0.0.
 
-Over a changelog, counts add up with their signs, and an entry with the count 0 is dropped. A negative one waits for the
-rows that it takes back; results leave it out.
+Over a changelog, counts are added with their signs, and an entry with count 0 is dropped. A negative count waits for
+the rows that it retracts; results ignore it.
 """
 
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ _COUNTS = "counts"
 
 @dataclass(frozen=True)
 class Multisets:
-    """One multiset per group, all of them together."""
+    """Multisets of all groups."""
 
     columns: tuple[pa.Array, ...]
-    """The distinct entries, group after group, sorted by the columns from left to right."""
+    """Distinct entries, group after group, sorted by the columns from left to right."""
     counts: Integers
-    """How often each entry stands in its group."""
+    """Count of each entry in its group."""
     sizes: Integers
-    """Distinct entries of each group."""
+    """Number of distinct entries of each group."""
 
     @property
     def values(self) -> pa.Array:
-        """The values that the aggregate is about: the last column."""
+        """Values of the aggregate, which are the last column."""
         return self.columns[-1]
 
     @property
@@ -48,18 +48,18 @@ class Multisets:
 
     @property
     def owners(self) -> Integers:
-        """The group of each entry."""
+        """Group of each entry."""
         return np.repeat(np.arange(len(self.sizes), dtype=np.int64), self.sizes)
 
 
 class Finish(Protocol):
-    """What is made of the multisets of groups."""
+    """Computes the result from the multisets of groups."""
 
     def kind(self, values: pa.DataType) -> pa.DataType:
-        """The type of the result."""
+        """Return the type of the result."""
 
     def result(self, sets: Multisets) -> pa.Array:
-        """The result of each group."""
+        """Return the result of each group."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class EntryColumn:
     """One column of the entries."""
 
     word: str
-    """Its part in the name of the column of state."""
+    """Word in the name of the column of state."""
     kind: pa.DataType
     input: int
-    """Which input of the aggregate it is."""
+    """Index of the aggregate's input that it holds."""
     needed: bool = True
-    """Rows in which it is null do not count."""
+    """Whether rows in which it is null are ignored."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Multiset:
 
     name: str
     columns: tuple[EntryColumn, ...]
-    """From the first to sort by to the last, the values that the aggregate is about."""
+    """Columns in sort order; the last one holds the values of the aggregate."""
     finishing: Finish
 
     @property
@@ -117,7 +117,7 @@ class Multiset:
     def _lists(
         self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
     ) -> tuple[pa.Array, ...]:
-        """Equal entries of one group become one."""
+        """Build lists in which equal entries of one group are combined."""
         order, starts = _distinct(owners, columns)
         summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
         kept = order[starts[summed != 0]]
@@ -132,19 +132,19 @@ class Multiset:
 
 
 def multiset_of(name: str, value: pa.DataType, finishing: Finish) -> Multiset:
-    """An aggregate over the values of one column; nulls are ignored."""
+    """Return an aggregate over the values of one column; nulls are ignored."""
     return Multiset(name, (EntryColumn("values", value, 0),), finishing)
 
 
 def _distinct(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
-    """Rows in the order of owners and columns, and where entries begin that differ from those before them."""
+    """Return rows in the order of owners and columns, and the positions at which a different entry begins."""
     keys = [owners, *_keys(columns)]
     order = sorted_by(keys)
     return order, np.flatnonzero(changes(keys, order))
 
 
 def sorted_sets(owners: Integers, columns: Sequence[pa.Array], counts: Integers, *, groups: int) -> Multisets:
-    """Distinct entries of groups, in any order, as one multiset for each group."""
+    """Build the multiset of each group from distinct entries in any order."""
     order = sorted_by([owners, *_keys(columns)])
     rows = from_numpy(order, pa.int64())
     sizes = np.bincount(owners, minlength=groups).astype(np.int64)
@@ -157,14 +157,14 @@ def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
 
 
 def multisets_of(partials: Sequence[pa.Array]) -> Multisets:
-    """The multisets that partials hold."""
+    """Return the multisets that partials hold."""
     lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
     *columns, counts = (column.flatten() for column in partials)
     return Multisets(tuple(columns), int64_values(counts), lengths)
 
 
 def present(sets: Multisets) -> Multisets:
-    """The entries that are there: those taken back before they came are left out."""
+    """Return only entries with a positive count, without those retracted before they arrived."""
     there = sets.counts > 0
     if there.all():
         return sets
@@ -175,7 +175,7 @@ def present(sets: Multisets) -> Multisets:
 
 @dataclass(frozen=True)
 class CollectedList:
-    """All values that are not null, by event time and then by value; empty for none."""
+    """All values that are not null, by event time and then by value; an empty list if there are none."""
 
     name: str
     value: pa.DataType
@@ -218,7 +218,7 @@ class CollectedList:
 
 
 def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
-    """Lists that lie one after the other in `values`."""
+    """Build lists from consecutive slices of `values`."""
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"lists of {offsets[-1]} values are too many for one column")
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]

@@ -1,10 +1,10 @@
-"""Percentiles from a histogram whose buckets grow with the values: small, mergeable, and never random.
+"""Percentiles from a histogram with logarithmic buckets: small, mergeable, and deterministic.
 
-A value falls into a bucket by its exponent and the leading part of its mantissa, so that a bucket's ends differ by less
-than twice the accuracy in proportion, whatever the magnitude; that holds of buckets up to a doubling wide, which is
-an accuracy of a third. Only exact arithmetic decides the bucket: it is the same on every machine, and counts add up to
-the same in any order of rows. The state holds the buckets that have values, a few hundred for data that spans several
-orders of magnitude at an accuracy of one percent. Counts can be taken back.
+A value's bucket is determined by its exponent and the leading part of its mantissa, so the ends of a bucket differ by
+less than twice the relative accuracy, whatever the magnitude. This holds for buckets of at most one doubling, which is
+an accuracy of a third. Only exact arithmetic determines the bucket, so it is the same on every machine, and counts do
+not depend on the order of rows. The state holds the non-empty buckets, a few hundred for data that spans several orders
+of magnitude at an accuracy of one percent. Counts can be retracted.
 """
 
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from statebed.arrays.columns import float64_values, from_numpy, int64_values, va
 from statebed.arrays.grouping import Grouping, Integers
 
 _EXPONENTS = 1100
-"""More than doubles have on either side of 1."""
+"""Upper bound of the number of exponents of doubles on either side of 1."""
 
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Numbers of buckets, in the order of values: negative ones, zero, positive ones, infinity, NaN."""
+    """Bucket numbers in the order of values: negative ones, zero, positive ones, infinity, NaN."""
 
     accuracy: float
 
     @property
     def width(self) -> float:
-        """Of a bucket, where 1 is as much as doubling a value."""
+        """Width of a bucket, where 1 is one doubling."""
         return 2.0 * self.accuracy / (1.0 - self.accuracy)
 
     @property
     def middle(self) -> int:
-        """Greater than the bucket of every finite size, counted from that of 1."""
+        """Number greater than the bucket of every finite size, counted from the bucket of 1."""
         return int(_EXPONENTS / self.width) + 1
 
     def of(self, values: Doubles) -> npt.NDArray[np.int64]:
@@ -50,7 +50,7 @@ class _Buckets:
         return np.where(np.isnan(values), np.int64(2 * self.middle + 1), bucket)
 
     def value(self, buckets: npt.NDArray[np.int64]) -> Doubles:
-        """A value whose distance from all values of its bucket is within the accuracy, in proportion."""
+        """Return a value within the relative accuracy of all values in its bucket."""
         size = np.abs(buckets)
         inner = np.clip(size - self.middle, -self.middle, self.middle).astype(np.float64)
         low, high = (_doubled(place * self.width) for place in (inner, inner + 1.0))
@@ -62,7 +62,7 @@ class _Buckets:
 
 
 def _doubled(places: Doubles) -> Doubles:
-    """The size at a place: 1 doubled that many times, in proportion between two doublings; at most the largest."""
+    """Return the size at a place: 2**place, linear between two powers of two; at most the largest double."""
     whole = np.floor(places)
     with np.errstate(over="ignore", under="ignore"):
         return np.minimum(np.ldexp(places - whole + 1.0, whole.astype(np.int64)), np.finfo(np.float64).max)
@@ -70,7 +70,7 @@ def _doubled(places: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class _At:
-    """The value at a share of all values, of the bucket that holds it."""
+    """Value at a fraction of all values, taken from its bucket."""
 
     at: float
     buckets: _Buckets
@@ -89,7 +89,7 @@ class _At:
 
 @dataclass(frozen=True)
 class ApproximatePercentile:
-    """The value at rank floor(at * (n - 1)), within `accuracy` of it in proportion; null for none."""
+    """Value at rank floor(at * (n - 1)), within the relative `accuracy`; null if there are none."""
 
     name: str
     at: float

@@ -1,7 +1,7 @@
-"""Sums: exact, whatever the order.
+"""Sums that are exact in any order.
 
-- a sum of integers is a 128-bit number: the column `{name}` holds it modulo 2**64 as int64, and `_{name}_high` how many
-  times 2**64 is to be added (null for none, which is nearly always);
+- a sum of integers is a 128-bit number: the column `{name}` holds it modulo 2**64 as int64, and `_{name}_high` the
+  multiple of 2**64 to add (null if zero, which is nearly always);
 - a sum of doubles is exact and rounded once, when it is read (`doubles`);
 - a sum of decimals has 38 digits; more raise an error as soon as a partial has them.
 """
@@ -24,7 +24,7 @@ _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
 _MOST = np.iinfo(np.int64).max
 _MOST_HALVES = 1 << 31
-"""Sums of so many halves of 64-bit numbers, signs not counted, fit 64 bits."""
+"""Number of halves of 64-bit numbers whose sum, without signs, fits into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class IntegerSum:
         low, high = partials
         if high.null_count < len(high):
             raise SumOverflowError(
-                "a sum of integers does not fit 64 bits",
+                "a sum of integers does not fit into 64 bits",
                 where=f"aggregate {self.name!r}",
                 fix="cast its input before the sum: to decimal(38, 0), or to double",
             )
@@ -78,14 +78,14 @@ class IntegerSum:
 
 
 def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) -> tuple[Integers, Integers]:
-    """The sums modulo 2**64 as int64, and how many times 2**64 is to be added."""
+    """Return the sums modulo 2**64 as int64, and the multiples of 2**64 to add."""
     times = grouping.largest * (1 if weights is None else largest_size(weights))
     if largest_size(values) * times <= _MOST:
         totals = grouping.add(values if weights is None else values * weights)
         return totals, np.zeros(grouping.groups, dtype=np.int64)
     if times >= _MOST_HALVES:
         return _add_any(values, grouping, weights)
-    # Halves are added apart, as neither overflows.
+    # The halves are added separately, because neither overflows.
     lower, upper = values & _LOW_BITS, values >> _WORD
     if weights is not None:
         lower, upper = lower * weights, upper * weights
@@ -96,7 +96,7 @@ def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) ->
 
 
 def _decimals(low: Integers, high: Integers, valid: Flags, kind: pa.DataType) -> pa.Array:
-    """Decimals of whole numbers, given modulo 2**64 and as how many times 2**64 is to be added."""
+    """Return decimals of integers, passed modulo 2**64 with the multiple of 2**64 to add."""
     words = np.stack([low, high + (low >> np.int64(63))], axis=1)
     words[~valid] = 0
     bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -104,12 +104,12 @@ def _decimals(low: Integers, high: Integers, valid: Flags, kind: pa.DataType) ->
 
 
 def largest_size(values: Integers) -> int:
-    """The size of the largest, whatever its sign."""
+    """Return the largest absolute value."""
     return max(int(values.max(initial=0)), -int(values.min(initial=0)))
 
 
 def _add_any(values: Integers, grouping: Grouping, weights: Integers | None) -> tuple[Integers, Integers]:
-    """As `_add_wide`, for weights of any size, with Python's integers."""
+    """Return the same as `_add_wide`, for weights of any size, with Python's integers."""
     products = values.astype(object) * (1 if weights is None else weights.astype(object))
     sums = [int(total) for total in np.add.reduceat(products[grouping.order], grouping.starts)]
     excess = [(total + (1 << 63)) >> 64 for total in sums]
@@ -199,7 +199,7 @@ class DecimalSum:
             return pc.cast(column, kind)
         except pa.ArrowInvalid as error:
             raise SumOverflowError(
-                f"a sum of decimals does not fit {kind}",
+                f"a sum of decimals does not fit into {kind}",
                 where=f"aggregate {self.name!r}",
                 fix="cast its input before the sum: to a decimal of smaller scale, or to double",
             ) from error

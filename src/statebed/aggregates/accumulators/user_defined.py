@@ -1,9 +1,9 @@
-"""Aggregates that users write, on whole Arrow arrays.
+"""User-defined aggregates on whole Arrow arrays.
 
-The user's partials are kept as they are given, `_{name}_{column}` for each column of state, beside `_{name}_rows`, the
-number of rows they were made of (null where no row was handed over). Rows are handed over group by group and sorted by
-their inputs, partials sorted by their columns, so that no order of arrival shows. A row in which every input is null,
-as it is where the aggregate's condition does not hold, is not handed over.
+The user's partials are stored unchanged, `_{name}_{column}` for each column of state, with `_{name}_rows`, the number
+of rows they were made of (null if no row was passed). Rows are passed group by group and sorted by their inputs,
+partials sorted by their columns, so the result does not depend on the order of arrival. A row in which every input is
+null, as when the aggregate's condition does not hold, is not passed.
 """
 
 from collections.abc import Sequence
@@ -23,50 +23,53 @@ from statebed.expressions.type_text import schema_of, type_of
 _METHODS = ("accumulate", "merge", "finish")
 _ROWS = "rows"
 _MOST_ROWS = 1 << 27
-"""Of one batch that are handed over at once, a row with the weight n counted n times."""
+"""Maximum number of rows of one batch passed at once; a row with weight n counts n times."""
 
 
 class UserAggregate(Protocol):
-    """What a class of the user has; `version` ("1") and the method `retract`, as `accumulate`, are optional.
+    """Interface of a user's class; `version` ("1") and the method `retract`, with the signature of `accumulate`, are
+    optional.
 
-    `groups` are the numbers of the group of each row, from 0, sorted, each at least once.
+    `groups` holds the group number of each row, from 0, sorted; each group has at least one row.
     """
 
     state: str | pa.Schema
-    """The columns of a partial: `total double, n bigint`."""
+    """Columns of a partial: `total double, n bigint`."""
     output: str | pa.DataType
-    """The type of the result: `double`."""
+    """Type of the result: `double`."""
 
     def accumulate(self, groups: pa.Array, n_groups: int, *inputs: pa.Array) -> Sequence[pa.Array]:
-        """Rows to partials: one array per column of state, one value per group."""
+        """Convert rows to partials: one array per column of state, one value per group."""
 
     def merge(self, groups: pa.Array, n_groups: int, *state: pa.Array) -> Sequence[pa.Array]:
-        """Partials to partials; in any order and grouping, and one alone gives itself."""
+        """Merge partials; the result must not depend on order and grouping, and a single partial must stay as it is."""
 
     def finish(self, *state: pa.Array) -> pa.Array:
-        """The result of each partial."""
+        """Return the result of each partial."""
 
 
 def check_user_aggregate(user: Any) -> None:
-    """Refuse what is no aggregate, before anything runs."""
+    """Raise InputError if `user` is not an aggregate, before anything runs."""
     name = user.__name__ if isinstance(user, type) else type(user).__name__
     if isinstance(user, type):
-        raise InputError(f"aggregate() got the class {name}", fix=f"give an object of it: aggregate({name}(), 'fare')")
+        raise InputError(
+            f"aggregate() needs an instance, got the class {name}", fix=f"create one: aggregate({name}(), 'fare')"
+        )
     missing = [one for one in _METHODS if not callable(getattr(user, one, None))]
     missing += [one for one in ("state", "output") if not hasattr(user, one)]
     if missing:
         raise InputError(
-            f"{name} is no aggregate: it lacks {', '.join(missing)}",
+            f"{name} is not an aggregate: it lacks {', '.join(missing)}",
             fix="give it the attributes state and output, and the methods accumulate, merge and finish",
         )
     where = f"aggregate {name}"
     if _ROWS in schema_of(user.state, where=where).names:
-        raise InputError("a column of state is called 'rows', as one of ours", where=where, fix="call it otherwise")
+        raise InputError("a column of state is called 'rows', which is reserved", where=where, fix="rename it")
     type_of(user.output, where=where)
 
 
 def user_description(user: UserAggregate) -> tuple[str, ...]:
-    """Tells one user-defined aggregate from another; the version, when the same class computes something else."""
+    """Return the identity of a user-defined aggregate; a new version marks a change of the same class."""
     version = str(getattr(user, "version", "1"))
     return (type(user).__qualname__, version, str(schema_of(user.state)), str(type_of(user.output)))
 
@@ -121,12 +124,12 @@ class UserDefined:
     def _fold(
         self, method: str, inputs: Sequence[pa.Array], grouping: Grouping, times: Integers, *, sign: int = 1
     ) -> tuple[Integers, list[pa.Array]]:
-        """The groups that have rows, and their partials; each row counts so many times."""
+        """Return the groups that have rows, and their partials; each row counts `times` times."""
         if times.sum() > _MOST_ROWS:
             raise AggregateError(
-                f"the weights of a batch come to {times.sum()} rows, too many to be handed over",
+                f"the weights of a batch add up to {times.sum()} rows, which is too many",
                 where=f"aggregate {self.name!r}",
-                fix="use an aggregate that is built in, or smaller batches",
+                fix="use a built-in aggregate, or smaller batches",
             )
         rows = np.repeat(np.arange(len(times), dtype=np.int64), times)
         groups = grouping.group_of_rows()[rows]
@@ -138,7 +141,7 @@ class UserDefined:
         return present, [from_numpy(sign * counts, pa.int64()), *state]
 
     def _merge(self, groups: Integers, partials: Sequence[pa.Array]) -> tuple[Integers, list[pa.Array]]:
-        """The groups that have partials, and one for each; none of the partials is null."""
+        """Return the groups that have partials, and one partial for each; no partial is null."""
         present, counts, columns, numbers = _in_order(groups, partials)
         if len(present) == len(groups):
             return present, columns
@@ -148,7 +151,7 @@ class UserDefined:
         return present, [from_numpy(rows, pa.int64()), *state]
 
     def _call(self, method: str, fields: Sequence[pa.Field], length: int, *arguments: Any) -> list[pa.Array]:
-        """What the user's method gives, checked against what the class declares."""
+        """Call the user's method and check its result against what the class declares."""
         where = f"aggregate {self.name!r}, {type(self.user).__qualname__}.{method}"
         try:
             given = getattr(self.user, method)(*arguments)
@@ -162,22 +165,24 @@ class UserDefined:
         wanted = ", ".join(str(field.type) for field in fields)
         if len(arrays) != len(fields):
             raise AggregateError(
-                f"it gave {len(arrays)} arrays instead of {len(fields)}", where=where, fix=f"give arrays of {wanted}"
+                f"it returned {len(arrays)} arrays instead of {len(fields)}",
+                where=where,
+                fix=f"return arrays of {wanted}",
             )
         for array, field in zip(arrays, fields, strict=True):
             if not isinstance(array, pa.Array | pa.ChunkedArray):
-                raise AggregateError(f"it gave a {type(array).__name__}", where=where, fix="give Arrow arrays")
+                raise AggregateError(f"it returned a {type(array).__name__}", where=where, fix="return Arrow arrays")
             if len(array) != length or not array.type.equals(field.type):
                 raise AggregateError(
-                    f"it gave {len(array)} values of {array.type} instead of {length} of {field.type}",
+                    f"it returned {len(array)} values of {array.type} instead of {length} of {field.type}",
                     where=where,
-                    fix="give one value per group, of the type that the class declares",
+                    fix="return one value per group, of the type that the class declares",
                 )
         return [one_chunk(array) for array in arrays]
 
 
 def _in_order(groups: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers, list[pa.Array], pa.Array]:
-    """The groups there are, the rows of each, and rows sorted by group and columns, with numbers of groups from 0."""
+    """Return the groups, their row counts, and rows sorted by group and columns, with group numbers from 0."""
     table = pa.table({str(place): column for place, column in enumerate(columns)})
     order = sorted_by([groups, *total_keys(table, table.column_names)])
     present, counts = np.unique(groups, return_counts=True)
@@ -187,7 +192,7 @@ def _in_order(groups: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, 
 
 
 def _scattered(found: tuple[Integers, list[pa.Array]], groups: int) -> tuple[pa.Array, ...]:
-    """Partials of all groups, null for those that are not among the groups found."""
+    """Return partials of all groups, null for groups without any."""
     present, columns = found
     if len(present) == groups:
         return tuple(columns)

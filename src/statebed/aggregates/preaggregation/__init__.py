@@ -1,9 +1,9 @@
-"""Rows that were added up before they came: what somebody else computes of each group, and partials made of it.
+"""Pre-aggregated input: values computed for each group before the rows arrive, and the partials made of them.
 
-A Spark job can add rows up in the JVM, where they are, and send one row for each group instead. What it computes are
-*parts*: plain counts, sums and extremes that no order of rows changes. Here they become the very partials that the rows
-would have become, so the state has the same bytes either way. Only aggregates whose partials are made of such parts can
-be computed so; of rows that came too late only the number is known then.
+A Spark job can aggregate rows in the JVM, where they are, and send one row per group instead. It computes *parts*:
+plain counts, sums and extremes that do not depend on the order of rows. They are converted to exactly the partials that
+the rows would have produced, so the state has the same bytes either way. Only aggregates whose partials consist of such
+parts can be pre-aggregated. Only the number of late rows is known then, not the rows themselves.
 """
 
 from statebed.aggregates.preaggregation.groups import (

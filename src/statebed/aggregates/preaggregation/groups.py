@@ -1,4 +1,4 @@
-"""Which parts an operator's aggregates are made of, how groups of rows come, and the partials that they become."""
+"""Parts of an operator's aggregates, the format of pre-aggregated groups, and their conversion to partials."""
 
 from collections.abc import Sequence
 
@@ -30,18 +30,18 @@ from statebed.format.stream_schema import Changes, Input
 
 ROW_COUNT = "_row_count"
 LATEST = "_latest_time"
-"""The greatest event time of a group's rows."""
+"""Greatest event time of a group's rows."""
 GROUPS_IN = "groups_in"
-"""What operators count: of how many groups the rows of an epoch were."""
+"""Metric of operators: number of groups among the rows of an epoch."""
 MOST_DIGITS = 28
-"""Of decimals; ten digits more are room for the sum of as many rows as a batch can have."""
+"""Maximum precision of decimals; ten more digits leave room for the sum of all rows of a batch."""
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
 _BITS = {BitOperation.AND: Reduce.BIT_AND, BitOperation.OR: Reduce.BIT_OR, BitOperation.XOR: Reduce.BIT_XOR}
 
 
 def parts_of(partials: Partials) -> tuple[Part, ...] | None:
-    """What has to be computed of each group; None: something else than parts would be needed."""
+    """Return the parts to compute for each group, or None if an aggregate does not consist of parts."""
     if partials.changes is Changes.CHANGELOG:
         return None
     found: list[Part] = []
@@ -54,7 +54,7 @@ def parts_of(partials: Partials) -> tuple[Part, ...] | None:
 
 
 def preaggregated_input(partials: Partials) -> Input | None:
-    """How groups come: the keys, how many rows, their latest time, the parts; None: they cannot be computed."""
+    """Return the format of groups: keys, row count, latest time and parts; None if they cannot be pre-aggregated."""
     parts = parts_of(partials)
     if parts is None:
         return None
@@ -68,7 +68,7 @@ def preaggregated_input(partials: Partials) -> Input | None:
 
 
 def partial_columns(partials: Partials, rows: pa.Table) -> list[pa.Array]:
-    """The partials of groups, in the order of `partials.fields`."""
+    """Return the partials of groups, in the order of `partials.fields`."""
     columns: list[pa.Array] = []
     for position, aggregate in enumerate(partials.aggregates):
         parts = aggregate_parts(position, aggregate)
@@ -78,7 +78,7 @@ def partial_columns(partials: Partials, rows: pa.Table) -> list[pa.Array]:
 
 
 def aggregate_parts(position: int, aggregate: BoundAggregate) -> list[Part] | None:  # noqa: PLR0911 - one for each kind
-    """The parts of one aggregate; None: it is not made of parts."""
+    """Return the parts of one aggregate, or None if it does not consist of parts."""
     accumulator, kinds = aggregate.accumulator, aggregate.input_types
     inputs = _inputs(position, aggregate)
     factors = tuple(map(Factor, inputs))
@@ -118,7 +118,9 @@ def _sum_parts(position: int, factors: tuple[Factor, ...], kind: pa.DataType) ->
 
 
 def _extreme_by(position: int, accumulator: ExtremeBy, factors: tuple[Factor, ...]) -> list[Part] | None:
-    """The value with the least of a pair: largest first and smallest first in one order needs opposites of one."""
+    """Return the parts of min_by or max_by. For max_by, value or order column must be reversible, as ties go to the
+    least.
+    """
     value, by = factors
     largest = accumulator.end is End.LARGEST
     if largest and not (can_be_reversed(accumulator.by) or can_be_reversed(accumulator.kind)):
@@ -153,7 +155,7 @@ def _partial(position: int, aggregate: BoundAggregate, parts: Sequence[pa.Array]
 
 
 def _sum(parts: Sequence[pa.Array]) -> list[pa.Array]:
-    """A sum modulo 2**64, and how many times 2**64 is to be added: null for none."""
+    """Return a sum modulo 2**64, and the multiple of 2**64 to add, which is null if zero."""
     if len(parts) == 1:
         return [parts[0], pa.nulls(len(parts[0]), pa.int64())]
     valid = validity(parts[0])

@@ -1,7 +1,7 @@
-"""Variances, covariances and regression of integers: exact sums of words and their products, put together again.
+"""Parts of variances, covariances and regression of integers: exact sums of words and of their products.
 
-Partials keep exact sums of the values as doubles. An integer of 32 bits is its own double; of one of 64 bits the
-nearest double counts, here as well. Sums of words are whole numbers, so no order of rows shows in them.
+Partials keep exact sums of the values as doubles. A 32-bit integer is exactly a double; a 64-bit integer is rounded to
+the nearest double, here as well. Sums of words are integers, so they do not depend on the order of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _HALF = 32
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A part that counts so many times: the `power`th power of two."""
+    """A part multiplied by 2**`power`."""
 
     part: Part
     power: int
@@ -32,7 +32,7 @@ class _Scaled:
 def moment_parts(
     position: int, accumulator: Moments, columns: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[Part]:
-    """What is computed of each group: the number of rows, and parts of every sum."""
+    """Return the parts to compute for each group: the number of rows, and the parts of every sum."""
     factors = tuple(map(Factor, columns))
     counted = Part(f"_c{position}", Reduce.COUNT, pa.int64(), factors[:1], given=tuple(columns))
     sums = _sums(position, accumulator, columns, kinds)
@@ -46,7 +46,7 @@ def moment_partial(
     kinds: Sequence[pa.DataType],
     parts: Sequence[pa.Array],
 ) -> list[pa.Array]:
-    """The partials of groups from their parts, in the order of `moment_parts`."""
+    """Return the partials of groups from their parts, in the order of `moment_parts`."""
     counts, *sums = map(int64_values, parts)
     found = iter(sums)
     terms = {
@@ -60,7 +60,7 @@ def moment_partial(
 def _sums(
     position: int, accumulator: Moments, columns: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> dict[str, list[_Scaled]]:
-    """Of each sum of the accumulator the parts that add up to it."""
+    """Return the parts that add up to each sum of the accumulator."""
     y, x = (_words(column, kind) for column, kind in ((columns[0], kinds[0]), (columns[-1], kinds[-1])))
     wanted = {
         "sum": (y,),
@@ -75,7 +75,7 @@ def _sums(
 
 
 def _words(column: str, kind: pa.DataType) -> list[tuple[Factor, int]]:
-    """Numbers of 32 bits that a value is made of, each with its power of two."""
+    """Return the 32-bit numbers that make up a value, each with its power of two."""
     if kind.bit_width <= _WORD:
         return [(Factor(column), 0)]
     return [(Factor(column, Word.HIGH), _WORD), (Factor(column, Word.LOW), 0)]
@@ -93,6 +93,6 @@ def _added(name: str, of: Sequence[list[tuple[Factor, int]]], given: tuple[str, 
 
 
 def _doubles(values: np.ndarray[tuple[int], np.dtype[np.int64]], power: int) -> tuple[Doubles, Doubles]:
-    """Two doubles that add up to each value exactly."""
+    """Return two doubles that add up to each value exactly."""
     upper, lower = values >> np.int64(_WORD), values & _LOW_BITS
     return np.ldexp(upper.astype(np.float64), power + _WORD), np.ldexp(lower.astype(np.float64), power)

@@ -1,8 +1,8 @@
-"""Parts: one value of each group, of which partials are made.
+"""Parts: values of each group from which partials are made.
 
-A part is computed of one column, or of the product of two, over the rows in which none of its columns is null. Products
-of 64-bit integers are made of words: a value is `high * 2**32 + low` with words of 32 bits and a sign, whose products
-fit 64 bits, and whose sums are added up in halves.
+A part is computed from one column, or from the product of two, over the rows in which none of its columns is null.
+Products of 64-bit integers are split into words: a value is `high * 2**32 + low` with signed 32-bit words, whose
+products fit into 64 bits, and whose sums are added up in halves.
 """
 
 import enum
@@ -11,40 +11,40 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 _MOST_DIGITS = 34
-"""Spark rounds the opposite of a longer decimal."""
+"""Maximum precision: Spark rounds when it negates a longer decimal."""
 
 
 class Reduce(enum.Enum):
-    """What is computed of the values of a group; nulls do not count."""
+    """Reduction of the values of a group; nulls are ignored."""
 
     COUNT = "count"
     SUM = "sum"
-    """Of integers below 64 bits, or of decimals."""
+    """Sum of integers below 64 bits, or of decimals."""
     LOW_SUM = "low_sum"
-    """Of the lower halves of 64-bit integers, as numbers from 0."""
+    """Sum of the lower halves of 64-bit integers, as unsigned numbers."""
     HIGH_SUM = "high_sum"
-    """Of their upper halves."""
+    """Sum of the upper halves of 64-bit integers."""
     MIN = "min"
     MAX = "max"
     MIN_BY = "min_by"
-    """The value where another column is smallest; of several such the smallest, null last."""
+    """Value where another column is smallest; ties go to the smallest value, null last."""
     MAX_BY = "max_by"
-    """The value where another column is largest; of several such the smallest, null last."""
+    """Value where another column is largest; ties go to the smallest value, null last."""
     BIT_AND = "bit_and"
     BIT_OR = "bit_or"
     BIT_XOR = "bit_xor"
     SKETCH = "sketch"
-    """A HyperLogLog sketch of DataSketches, of the key hashes of the values: its bytes, which become its registers."""
+    """Bytes of a DataSketches HyperLogLog sketch of the values' key hashes, which are converted to its registers."""
 
 
 class Word(enum.Enum):
-    """What of a number is meant."""
+    """Part of a number that a factor uses."""
 
     WHOLE = "whole"
     HIGH = "high"
-    """Of the nearest double: how many times 2**32 it is, rounded half to even."""
+    """Nearest double divided by 2**32, rounded half to even."""
     LOW = "low"
-    """The rest."""
+    """Remainder after HIGH."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ class Part:
     reduce: Reduce
     type: pa.DataType
     factors: tuple[Factor, ...] = ()
-    """What is reduced is their product; none: the rows themselves."""
+    """Factors whose product is reduced; the rows themselves if empty."""
     by: Factor | None = None
-    """Of MIN_BY and MAX_BY, which have one factor."""
+    """Order column of MIN_BY and MAX_BY, which have one factor."""
     given: tuple[str, ...] = ()
-    """Rows in which one of these is null do not count either."""
+    """Rows in which one of these columns is null are ignored, too."""
     precision: int = 0
-    """Of a SKETCH."""
+    """Precision of a SKETCH."""
 
 
 def can_be_reversed(kind: pa.DataType) -> bool:
-    """Whether values have counterparts in the opposite order; text, binaries and local times have none."""
+    """Return whether the order of values can be reversed; that of text, binaries and local times cannot."""
     return bool(
         pa.types.is_boolean(kind)
         or pa.types.is_signed_integer(kind)

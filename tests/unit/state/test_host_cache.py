@@ -89,7 +89,7 @@ def test_only_its_user_can_read_it(shared: HostCache) -> None:
 
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(SpillError, match="others can use it"):
+    with pytest.raises(SpillError, match="other users have access to it"):
         HostCache(tmp_path, 1 << 20)
     with pytest.raises(InputError, match="at least 0 bytes, got -1"):
         HostCache(tmp_path / "other", -1)

@@ -39,7 +39,7 @@ def check_input(one: Input, *, where: str) -> None:
     missing = [name for name in one.keys if name not in one.columns.names]
     if missing or len(set(one.keys)) != len(one.keys):
         raise InputError(
-            f"the keys {list(one.keys)} are not distinct columns of {one.columns.names}",
+            f"the keys {list(one.keys)} must be distinct columns of the input, which has {one.columns.names}",
             where=where,
             fix="name each key column once, exactly as in the input",
         )

@@ -170,7 +170,7 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         Deduplicate("d", Input("clicks", COLUMNS, ("nothing",)))
     with pytest.raises(InputError, match="changelog"):
         Deduplicate("d", Input("clicks", COLUMNS, ("k",), Changes.CHANGELOG))
-    with pytest.raises(InputError, match="no clock"):
+    with pytest.raises(InputError, match="`ttl_clock` must be one of"):
         time_to_live("1 day", "wall")
     with pytest.raises(InputError, match="`ttl` must be positive"):
         time_to_live("0 s")

@@ -1,1 +1,1 @@
-"""Operators by key without windows: results stand until they change and are then retracted."""
+"""Operators by key without windows: a result is valid until it changes, and is then retracted."""

@@ -1,14 +1,13 @@
-"""Aggregation by key without a window: the result of a key stands until it changes, and is then taken back.
+"""Aggregation by key without a window: the result of a key is retracted and emitted again when it changes.
 
-The state is one row of partials per key. Aggregates that need to know single values (distinct counts, modes,
-percentiles, smallest and largest values of a changelog) have them in tables of their own (`entry_tables`) where groups
-do not expire. A step folds the epoch's rows, merges them
-into those rows, and puts out what changed as a changelog: the result before, taken away, and the one after. Of an input
-that is itself a changelog, rows that are taken away leave their group, and a group without rows leaves the state; a
-retraction for a group that is not (or no longer) known is counted and dropped.
+The state is one row of partials per key. If groups do not expire, aggregates that need individual values (distinct
+counts, modes, percentiles, smallest and largest values of a changelog) keep them in separate tables (`entry_tables`). A
+step folds the rows of the epoch, merges them into the state rows, and emits the changes as a changelog: the retraction
+of the old result and the insertion of the new one. If the input is itself a changelog, retracted rows leave their
+group, and a group without rows is deleted; a retraction for an unknown group is counted and dropped.
 
-No window is ever closed here, so no row is too late; with a time to live by event time, a row is late if its group
-would expire immediately. The event time of a result is the latest of its group's rows.
+No window closes, so no row is late; with a time to live by event time, a row is late if its group would expire
+immediately. The event time of a result is the latest of its group's rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,17 +39,19 @@ Hashes = npt.NDArray[np.uint64]
 GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
-"""Its column for the latest event time of a group's rows."""
+"""Column of the state table with the latest event time of a group's rows."""
 PIECE_BYTES = 8 << 20
-"""Groups are merged into the state in pieces of so many bytes: each is held several times meanwhile."""
+"""Size of the pieces in which groups are merged into the state, because several copies of a piece are in memory at
+once.
+"""
 
 
 @dataclass(frozen=True)
 class _AggregateEpoch:
-    """The rows of an epoch, folded."""
+    """Folded rows of an epoch."""
 
     keys: pa.Table
-    """Of the groups, in the order of their hashes."""
+    """Keys of the groups, in the order of their hashes."""
     folded: pa.Table
     late: pa.Table
     rows_in: int
@@ -59,20 +60,20 @@ class _AggregateEpoch:
 
 @dataclass(frozen=True)
 class _Changed:
-    """What some groups put out."""
+    """Changes of the results of some groups."""
 
     taken: pa.Table
     added: pa.Table
     unknown: int
-    """Retractions for groups that are not known."""
+    """Number of retractions for unknown groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatingAggregate(Aggregation):
-    """The definition of the operator."""
+    """Definition of an aggregation without windows."""
 
     ttl: TimeToLive | None = None
-    """None: groups are remembered for ever."""
+    """Time to live of groups; None to keep them forever."""
 
     @property
     def stored_fields(self) -> Iterable[pa.Field]:
@@ -84,7 +85,9 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def entries(self) -> Mapping[int, EntryTable]:
-        """The aggregates whose entries are rows of their own, by position; none where groups expire as a whole."""
+        """Tables of the aggregates with one row per entry, by position of the aggregate; empty if groups expire as a
+        whole.
+        """
         found = {position: entry_accumulator(one.accumulator) for position, one in enumerate(self.aggregates)}
         return {
             position: EntryTable(position, accumulator, self.state_keys)
@@ -94,7 +97,7 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def earlier_tables(self) -> Mapping[str, TableConfig]:
-        """Entries were lists in the row of their group."""
+        """Table of earlier versions, in which entries were lists in the row of their group."""
         return {GROUPS: self._groups(self._folded_values)} if self.entries else {}
 
     def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table, nothing expires
@@ -133,7 +136,7 @@ class UpdatingAggregate(Aggregation):
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         epoch = self._epoch(batches, clock)
         changed = [self._apply(tables, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
-        # Retractions of all pieces come first, as they would in one.
+        # Retractions of all pieces come first, as they would without pieces.
         rows = [one.taken for one in changed] + [one.added for one in changed]
         return StepResult(
             {MAIN: pa.concat_tables(rows), LATE: epoch.late},
@@ -143,7 +146,7 @@ class UpdatingAggregate(Aggregation):
         )
 
     def _epoch(self, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> "_AggregateEpoch":
-        """The rows of an epoch as groups; the rows themselves are let go of."""
+        """Fold the rows of an epoch into groups; the rows themselves are released."""
         admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
         grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
         keys, folded = self._keys_of(admitted.rows, grouping), self._folded(admitted.rows, grouping)
@@ -180,19 +183,20 @@ class UpdatingAggregate(Aggregation):
 
     @property
     def needs_time(self) -> bool:
-        """Whether rows without an event time are late, whatever the watermark says."""
+        """Whether rows without an event time are always late."""
         return by_event_time(self.ttl)
 
     def late_until(self, late_us: int | None) -> int | None:
-        """Rows with event times up to this are late; None: none is."""
+        """Return the event time up to which rows are late; None if no row is."""
         return late_us - self.ttl.span_us if self.ttl and by_event_time(self.ttl) and late_us is not None else None
 
     def _with_groups(
         self, keys: pa.Table, folded: pa.Table, hashes: Hashes, batches: Iterable[pa.RecordBatch], clock: Clock
     ) -> tuple[pa.Table, pa.Table, int, int]:
-        """The same with rows that were added up before they came, and how many they were, and how many late.
+        """Merge pre-aggregated rows into the groups; also return how many rows they stand for, and how many of these
+        are late.
 
-        No group has rows that are late and others.
+        A pre-aggregated group is either late as a whole or not at all.
         """
         assert self.preaggregated is not None
         groups = gathered(batches, self.preaggregated, where=self.where)
@@ -210,7 +214,7 @@ class UpdatingAggregate(Aggregation):
         return taken(both, grouping.first_rows), pa.Table.from_arrays(merged, schema=folded.schema), rows_in, rows_late
 
     def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
-        """Rows whose state would be gone at once are late; nobody else's are."""
+        """Split off late rows. A row is late only if its group would expire immediately."""
         if not by_event_time(self.ttl):
             return Admitted(rows, rows.slice(0, 0))
         return admit(rows, self.late_until(clock.late_us))
@@ -221,12 +225,14 @@ class UpdatingAggregate(Aggregation):
         return pa.Table.from_arrays(list(columns), schema=pa.schema(self.state_keys))
 
     def _folded(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
-        """One row of partials for each key of the epoch."""
+        """Return one row of partials for each key of the epoch."""
         columns = [latest_of_each(rows[TIME], grouping), *self.partials.fold(rows, grouping)]
         return pa.Table.from_arrays(columns, schema=pa.schema(self._folded_values))
 
     def _merged(self, before: pa.Table, found: Flags, new: pa.Table) -> pa.Table:
-        """The new partials of each key with those before, where there are any; without entries of their own tables."""
+        """Merge the new partials of each key with the stored ones, if there are any; aggregates with entry tables are
+        left out.
+        """
         fields = pa.schema([pa.field(LATEST, TIMESTAMP), *self._merging.fields])
         if not before.num_rows:
             return new.select(fields.names)
@@ -238,7 +244,7 @@ class UpdatingAggregate(Aggregation):
     def _entry_results(
         self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, kept: Flags
     ) -> dict[str, pa.Array]:
-        """Add entries to their tables; gives the results of the groups that are kept, by column."""
+        """Add entries to their tables; return the results of the groups that are kept, by column."""
         results: dict[str, pa.Array] = {}
         for one in self.entries.values():
             partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
@@ -251,7 +257,7 @@ class UpdatingAggregate(Aggregation):
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def finished(self, rows: pa.Table) -> pa.Table:
-        """Results of rows of the state table, also of one with lists of entries, with the columns of the output."""
+        """Return results of rows of the state table, also with lists of entries, in the columns of the output."""
         for one in self.entries.values():
             result = one.accumulator.output_field
             if result.name not in rows.column_names:
@@ -263,7 +269,7 @@ class UpdatingAggregate(Aggregation):
         return "" if self.ttl is None else EXPIRED
 
     def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
-        """Yield the results of all groups in the state, as the main output would add them now."""
+        """Yield the results of all groups in the state, as insertions of the main output."""
         for rows in tables.get_keyed(GROUPS).scan():
             results = self._results(rows, rows)
             ones = pa.repeat(pa.scalar(1, pa.int64()), results.num_rows)
@@ -282,13 +288,13 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def _merging(self) -> Partials:
-        """The aggregates whose partials stand in the row of their group."""
+        """Aggregates whose partials are stored in the row of their group."""
         rest = tuple(one for position, one in enumerate(self.aggregates) if position not in self.entries)
         return Partials(self.keys, rest, self.changes)
 
     @property
     def _folded_values(self) -> tuple[pa.Field, ...]:
-        """The columns of partials of an epoch."""
+        """Columns of the partials of an epoch."""
         return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
 
     @cached_property
@@ -298,7 +304,7 @@ class UpdatingAggregate(Aggregation):
 
 
 def _pieces(keys: pa.Table, folded: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Neighbours in the order of hashes together; at least one piece."""
+    """Yield pieces of groups with adjacent hashes; at least one piece."""
     width = max((keys.nbytes + folded.nbytes) // max(keys.num_rows, 1), 1)
     step = max(PIECE_BYTES // width, 1)
     for start in range(0, max(keys.num_rows, 1), step):
@@ -306,12 +312,12 @@ def _pieces(keys: pa.Table, folded: pa.Table) -> Iterator[tuple[pa.Table, pa.Tab
 
 
 def _each(count: int) -> Grouping:
-    """Each row is a group."""
+    """Return a grouping in which each row is a group."""
     return Grouping(order=np.arange(count, dtype=np.int64), starts=np.arange(count, dtype=np.int64))
 
 
 def _pairs(found: Integers, count: int) -> Grouping:
-    """Groups of one new row each and, where there is one, the stored row that stands in front of them."""
+    """Return groups of one new row each and its stored row, if any, for a table with the stored rows first."""
     order = np.concatenate([found, np.arange(count, dtype=np.int64)])
     by_group = np.argsort(order, kind="stable")
     sizes = np.ones(count, dtype=np.int64)

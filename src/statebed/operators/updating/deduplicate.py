@@ -1,14 +1,13 @@
-"""One row of each key: the first that came, or the last.
+"""Deduplication: one row of each key, the first or the last.
 
 Rows of a key are compared by the columns of `order`, if there are any, then by event time, then by all columns; the
-order in which they came cannot be known after a shuffle. Keeping the first, the first row of the first epoch that has
-the key is put out, and nothing follows. With a time to live by event time, a key is
-forgotten when the watermark reaches the event time of that row plus the span, as in Spark's
-`dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
+order of arrival is lost in a shuffle. Keeping the first, the operator emits the first row of the first epoch that has
+the key, and nothing after it. With a time to live by event time, a key is forgotten when the watermark reaches the
+event time of that row plus the span, as in Spark's `dropDuplicatesWithinWatermark`: a later duplicate counts as new.
 
-Keeping the last, the stream of results is a changelog: the last row of all epochs stands, and the one that it replaces
-is taken away, as it was put out. No row is too late for that, but those without event time unless `order` says what
-comes last, and with a time to live by event time those whose state would be gone at once.
+Keeping the last, the results are a changelog: the last row of all epochs is the current one, and the row that it
+replaces is retracted. Rows are late only if they lack an event time that is needed (without `order`, or with a time to
+live by event time), or if their state would expire immediately.
 """
 
 import enum
@@ -43,11 +42,11 @@ from statebed.state import Combine, KeyedView, TableConfig
 SEEN = "seen"
 """Name of the state table."""
 ROW_TIME = "_row_time"
-"""Its column for the event time of the row that stands for the key."""
+"""Column of the state table with the event time of the current row of the key."""
 
 
 class Keep(enum.Enum):
-    """Which row of a key stays."""
+    """Row of a key that is kept."""
 
     FIRST = "first"
     LAST = "last"
@@ -55,30 +54,35 @@ class Keep(enum.Enum):
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """The definition of the operator; the input's keys say which rows are the same."""
+    """Definition of a deduplication; rows with equal keys are duplicates."""
 
     operator_id: str
     input: Input
     keep: Keep = Keep.FIRST
     ttl: TimeToLive | None = None
-    """None: keys are remembered for ever."""
+    """Time to live of keys; None to keep them forever."""
     order: tuple[OrderBy, ...] = ()
-    """What comes first and last, before event time is looked at: the log position of a change, for example."""
+    """Columns that decide which row is first or last before event time does, for example the log position of a change.
+    """
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
         check_input(self.input, where=self._where)
         if not self.input.keys:
-            raise InputError("rows without keys are all the same", where=self._where, fix="name the keys of the input")
+            raise InputError(
+                "deduplication needs at least one key: without keys all rows are duplicates",
+                where=self._where,
+                fix="name the keys of the input",
+            )
         if self.input.changes is Changes.CHANGELOG:
             raise InputError(
-                "the input is a changelog, in which a row may be taken away that others were dropped for",
+                "the input is a changelog: it may retract the row that was kept, after its duplicates were dropped",
                 where=self._where,
                 fix="deduplicate before the step that makes it a changelog, or use top-n with n=1",
             )
         if self.order:
             check_order(self.order, self.input.columns, where=self._where)
-        _ = self.outputs, self.tables  # refuse names that are taken
+        _ = self.outputs, self.tables  # raises if a name is taken
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -146,7 +150,7 @@ class Deduplicate:
         return ""
 
     def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
-        """Yield the rows of all keys in the state, as the main output would add them now."""
+        """Yield the rows of all keys in the state, as insertions of the main output."""
         schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
         for rows in tables.get_keyed(SEEN).scan():
             found = self._stored_rows(rows.select(list(self.input.keys)), rows, schema)
@@ -161,7 +165,7 @@ class Deduplicate:
             return (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
         if by_event_time(self.ttl):
             return admit_updating(rows, self.ttl, late_us)
-        # Without an order of the user's, what has no event time comes neither before nor after anything.
+        # Without `order`, a row without an event time is neither before nor after any other.
         return admit_untimed(rows, None) if self.order else admit(rows, None)
 
     def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
@@ -190,7 +194,7 @@ class Deduplicate:
         return pa.concat_tables([_weighted(replaced, -1), _weighted(chosen, 1)]).cast(self.outputs[MAIN].schema)
 
     def _stored_rows(self, keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Rows as the input has them, from a key and what is kept for it."""
+        """Return rows with the columns of the input, from keys and the values stored for them."""
         found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
         columns = [found[name] if name in found else values[name] for name in schema.names]
         return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
@@ -205,7 +209,9 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
 
 
 def _is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
-    """Whether each new row comes after the old one beside it: by `order`, then by event time, then by all columns."""
+    """Return whether each new row is after the old row at the same position: by `order`, then event time, then all
+    columns.
+    """
     later, equal = np.zeros(new.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
     both = pa.concat_tables([new, old])
     _compare([*user_keys(both, order), *total_keys(both, [TIME])], later, equal)
@@ -218,7 +224,7 @@ def _is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
 
 
 def _compare(keys: Sequence[Integers], later: Flags, equal: Flags) -> None:
-    """Note where the first half of all rows comes after the second half, and where it is equal so far."""
+    """Update `later` and `equal` by comparing each row of the first half with the same row of the second half."""
     for key in keys:
         ours, theirs = key[: len(later)], key[len(later) :]
         later |= equal & (ours > theirs)

@@ -1,9 +1,9 @@
-"""Results of aggregates whose entries are rows of a multiset table, kept up to date from the entries that changed.
+"""Results of aggregates whose entries are rows of a multiset table, maintained from the changed entries.
 
-Most changes are answered from the changed entries and from what the group's own row holds: a distinct count, or the
-entry that decides the result with its count. Where that is not enough, the entries of a group are read in pages, and
-no more than a page and a bounded rest of them is in memory. That happens when the deciding entry leaves (`min`, `max`,
-`min_by`, `max_by`, `mode`), when a value leaves (`bit_and`, `bit_or`), and for every change of a percentile.
+Most changes only need the changed entries and the group's own row, which holds a distinct count, or the entry that
+decides the result with its count. Otherwise the entries of a group are read in pages, and only a page and a bounded
+remainder are in memory. That happens when the deciding entry is removed (`min`, `max`, `min_by`, `max_by`, `mode`),
+when a value is removed (`bit_and`, `bit_or`), and for every change of a percentile.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,44 +23,44 @@ from statebed.arrays.grouping import Flags, Integers
 from statebed.arrays.mutable import column_over
 
 _AT_ONCE = 1 << 17
-"""Entries of percentiles that are in memory at once."""
+"""Number of entries of percentiles that are in memory at once."""
 _BUCKETS = 1 << 16
 _SIGN = np.uint64(1 << 63)
 
 Columns = tuple[pa.Array, ...]
 Pages = Callable[[Integers], Iterator["Entries"]]
-"""Reads the present entries of some groups, given by number in ascending order."""
+"""Function that reads the present entries of some groups, passed as group numbers in ascending order."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of groups; `owners` has the number of the group of each."""
+    """Entries of groups; `owners` has the group number of each entry."""
 
     owners: Integers
     columns: Columns
     counts: Integers
 
     def where(self, flags: Flags) -> "Entries":
-        """Some of the entries."""
+        """Return the entries whose flag is set."""
         if flags.all():
             return self
         at = from_numpy(np.flatnonzero(flags), pa.int64())
         return Entries(self.owners[flags], tuple(column.take(at) for column in self.columns), self.counts[flags])
 
     def and_those(self, other: "Entries") -> "Entries":
-        """Both, one after the other."""
+        """Concatenate the entries with others."""
         columns = (pa.concat_arrays(list(pair)) for pair in zip(self.columns, other.columns, strict=True))
         counts = np.concatenate([self.counts, other.counts])
         return Entries(np.concatenate([self.owners, other.owners]), tuple(columns), counts)
 
     def sets(self, groups: int) -> Multisets:
-        """One multiset for each group."""
+        """Return one multiset per group."""
         return sorted_sets(self.owners, self.columns, self.counts, groups=groups)
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The entries that an epoch changed, and their counts before; `entries.counts` are those after."""
+    """Entries changed by an epoch, with their counts before it; `entries.counts` are those after it."""
 
     groups: int
     entries: Entries
@@ -76,21 +76,21 @@ class Changed:
 
 
 class EntryResult(Protocol):
-    """How the result of a group follows from its entries."""
+    """Computes the result of a group from its entries."""
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """What the group's own row holds: the result, and what else decides it."""
+        """Columns of the group's own row: the result, and what else decides it."""
 
     def updated(self, changed: Changed, before: Columns, pages: Pages) -> Columns:
-        """The fields of each group after a change; `before` is null for groups without a result."""
+        """Return the fields of each group after a change; `before` is null for groups without a result."""
 
     def of_sets(self, sets: Multisets) -> Columns:
-        """The fields of groups whose entries are all in memory."""
+        """Return the fields of groups whose entries are all in memory."""
 
 
 def entry_result(accumulator: Multiset) -> EntryResult | None:
-    """How to keep the result of an aggregate; None if every result contains all of its entries."""
+    """Return how to maintain the result of an aggregate; None if the result contains all its entries."""
     finishing = accumulator.finishing
     if isinstance(finishing, DistinctCount):
         return _Count(accumulator)
@@ -103,7 +103,7 @@ def entry_result(accumulator: Multiset) -> EntryResult | None:
 
 @dataclass(frozen=True)
 class _Count:
-    """The number of distinct values."""
+    """Number of distinct values."""
 
     accumulator: Multiset
 
@@ -122,14 +122,14 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Deciding:
-    """The value of one entry: at an end of the order, or the most frequent."""
+    """Value of one entry: the first or last in the order, or the most frequent."""
 
     accumulator: Multiset
     finishing: AtEnd | MostFrequent
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns of the entry and, where counts decide, its count."""
+        """Columns of the entry and, if counts decide, its count."""
         name, columns = self.accumulator.name, self.accumulator.columns
         fields = [pa.field(f"_{name}_{column.word}", column.kind) for column in columns[:-1]]
         counts = [pa.field(f"_{name}_count", pa.int64())] if self._by_count else []
@@ -144,7 +144,7 @@ class _Deciding:
         place = np.full(changed.groups, -1, dtype=np.int64)
         place[standing.owners] = np.arange(len(standing.owners))
         entries = changed.entries
-        # The changed entries that stood as deciding ones: they count with what they are now.
+        # Changed entries that were the deciding ones: their current counts apply.
         at = np.flatnonzero(place[entries.owners] >= 0)
         for ours, theirs in zip(entries.columns, standing.columns, strict=True):
             known = theirs.take(from_numpy(place[entries.owners[at]], pa.int64()))
@@ -170,7 +170,7 @@ class _Deciding:
         return (value, *others, *counts)
 
     def _standing(self, before: Columns) -> Entries:
-        """The deciding entries so far, of the groups that have one."""
+        """Return the deciding entries so far, for the groups that have one."""
         value, *others = before
         counts = int64_values(others.pop().fill_null(0)) if self._by_count else np.ones(len(value), dtype=np.int64)
         columns = (*others, value)
@@ -179,7 +179,7 @@ class _Deciding:
         return Entries(np.arange(len(value), dtype=np.int64), columns, counts).where(there)
 
     def _first_of(self, pages: Iterator[Entries], groups: int) -> Entries:
-        """The deciding entries among all of some groups, page by page."""
+        """Find the deciding entries among all entries of some groups, page by page."""
         best = Entries(
             np.zeros(0, dtype=np.int64),
             tuple(pa.nulls(0, column.kind) for column in self.accumulator.columns),
@@ -192,7 +192,7 @@ class _Deciding:
 
 @dataclass(frozen=True)
 class _Combined:
-    """The bits of all values, combined."""
+    """Bitwise combination of all values."""
 
     accumulator: Multiset
     operation: BitOperation
@@ -223,13 +223,13 @@ class _Combined:
 
 
 def _of_groups(values: pa.Array) -> Entries:
-    """One value for each group, each once."""
+    """Return one entry per group, with count 1."""
     return Entries(np.arange(len(values), dtype=np.int64), (values,), np.ones(len(values), dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class _Percentile:
-    """The value at a share of all values, read from the entries of each group that changed."""
+    """Percentile of all values, computed from the entries of each changed group."""
 
     accumulator: Multiset
     finishing: Percentile
@@ -256,7 +256,7 @@ class _Percentile:
         return (self.finishing.result(sets),)
 
     def _selected(self, group: Integers, pages: Pages) -> float:
-        """The result of one group with many entries, from several passes over them."""
+        """Compute the result of one group with many entries in several passes over them."""
         first, last, below = 0, (1 << 64) - 1, 0
         place: float | None = None
         while True:
@@ -273,7 +273,7 @@ class _Percentile:
             edges = [first + bucket * width for bucket in (low, high)]
             share = place - ranks[0]
             if low != high:
-                # The lower value is the last of its bucket, the upper one the first of its own.
+                # The lower value is the last of its bucket, the upper one the first of its bucket.
                 lower = max(int(keys.max()) for keys, _ in _keys_within(pages(group), edges[0], edges[0] + width - 1))
                 upper = min(int(keys.min()) for keys, _ in _keys_within(pages(group), edges[1], edges[1] + width - 1))
                 return self._between(lower, upper, share)
@@ -289,16 +289,16 @@ class _Percentile:
                 return self._between(lower, upper, share)
 
     def _between(self, lower: int, upper: int, share: float) -> float:
-        """The value between two that are given as numbers in the same order (`_keys_within`)."""
+        """Interpolate between two values, passed as order-preserving numbers (see `_keys_within`)."""
         keys = np.array([lower, upper], dtype=np.uint64)
         values = np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
         return self.finishing.between(float(values[0]), float(values[1]), share)
 
 
 def _few_at_a_time(groups: Integers, pages: Pages) -> Iterator[tuple[Integers, Entries | None]]:
-    """Groups with all of their entries, as many as may be in memory; a larger group alone, without entries.
+    """Yield groups with all their entries, as many as may be in memory; a larger group alone, without entries.
 
-    Groups that have no entries may be left out.
+    Groups without entries may be left out.
     """
     left = groups
     while len(left):
@@ -312,7 +312,7 @@ def _few_at_a_time(groups: Integers, pages: Pages) -> Iterator[tuple[Integers, E
         if len(held.owners) <= _AT_ONCE:
             yield left, held
             return
-        # Groups come one after the other: all but the last one read are complete.
+        # Groups are read in order: all but the last one are complete.
         last = held.owners[-1:]
         done = np.setdiff1d(held.owners, last)
         if len(done):
@@ -324,7 +324,7 @@ def _few_at_a_time(groups: Integers, pages: Pages) -> Iterator[tuple[Integers, E
 
 
 def _keys_within(pages: Iterator[Entries], first: int, last: int) -> Iterator[tuple[npt.NDArray[np.uint64], Integers]]:
-    """Values as numbers in the same order, and their counts, of those between two numbers."""
+    """Yield the values from `first` to `last` as order-preserving numbers, with their counts."""
     for page in pages:
         bits = float64_values(one_chunk(as_doubles(page.columns[-1]))).view(np.uint64)
         keys = np.where(bits & _SIGN, ~bits, bits | _SIGN)

@@ -1,11 +1,12 @@
-"""Entries of multisets as rows of the state: for aggregates whose result changes with single entries.
+"""Entries of multisets as rows of the state, for aggregates whose result changes with single entries.
 
-A distinct count, a mode, a percentile, and the smallest or largest value of a changelog need all values of a group
-only to know which of them come and go. Each value is a row of a multiset table with its count, and the result is in the
-group's own row, so that one more value looks up and writes one row. `entry_results` says how the result follows.
+A distinct count, a mode, a percentile, and the smallest or largest value of a changelog need all values of a group only
+to know which of them are added and removed. Each value is a row of a multiset table with its count, and the result is
+in the group's own row, so adding a value looks up and writes one row. `entry_results` defines how the result is
+computed.
 
-Counts add up with their signs. An entry with the count 0 is dropped; a negative one waits for the rows that it takes
-back, and is no part of the result.
+Counts are signed sums. An entry with count 0 is deleted; an entry with a negative count waits for the rows that it
+retracts, and is not part of the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ COUNT = "_count"
 
 
 def entry_accumulator(accumulator: Accumulator) -> Multiset | None:
-    """The accumulator, if its entries can be rows of their own; None if its result needs all of them."""
+    """Return the accumulator if its entries can be separate rows; None if its result needs all of them."""
     if not isinstance(accumulator, Multiset) or entry_result(accumulator) is None:
         return None
     return accumulator if all(is_key_type(column.kind) for column in accumulator.columns) else None
@@ -37,7 +38,7 @@ def entry_accumulator(accumulator: Accumulator) -> Multiset | None:
 
 @dataclass(frozen=True)
 class EntryTable:
-    """The entries of one aggregate."""
+    """Table of the entries of one aggregate."""
 
     position: int
     """Position of the aggregate among those of its operator."""
@@ -54,7 +55,7 @@ class EntryTable:
         return self._results.fields
 
     def named(self, columns: Columns) -> dict[str, pa.Array]:
-        """The columns by the names of `fields`."""
+        """Return the columns by the names of `fields`."""
         return {field.name: column for field, column in zip(self.fields, columns, strict=True)}
 
     @cached_property
@@ -71,7 +72,7 @@ class EntryTable:
 
     @cached_property
     def _elements(self) -> tuple[pa.Field, ...]:
-        """Columns of an entry: `_value`, and before it what the values are ordered by."""
+        """Columns of an entry: `_value`, preceded by the columns that order the values."""
         names = [key.name for key in self.keys]
         *others, value = self.accumulator.columns
         fields = []
@@ -85,7 +86,7 @@ class EntryTable:
     ) -> Columns:
         """Add the partials of an epoch to the groups that are kept, and return the `fields` of each group.
 
-        `before` has those so far, null for a new group. Groups that are not kept lose their entries.
+        `before` has the stored fields, null for a new group. Entries of groups that are not kept are deleted.
         """
         sets = multisets_of(folded)
         entries = Entries(sets.owners, sets.columns, sets.counts).where(kept[sets.owners])
@@ -111,7 +112,7 @@ class EntryTable:
         return pa.Table.from_arrays([*taken(keys, owners).columns, *columns], schema=schema)
 
     def _present(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Iterator[Entries]:
-        """The entries of some groups that count, page by page."""
+        """Yield the entries of some groups that count, page by page."""
         names = [element.name for element in self._elements]
         for page in view.elements(taken(keys, groups)):
             columns = tuple(one_chunk(page.rows[name]) for name in names)

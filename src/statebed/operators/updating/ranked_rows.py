@@ -1,7 +1,7 @@
-"""Rows that stand for keys, with weights, before and after a step; and the first n of them.
+"""Ranked rows of keys with weights, before and after a step, and the first n of them.
 
-Old and new rows are put into one order, key by key. Rows that are equal in every column become one, whose weight is the
-sum of theirs; none below zero, because a row that is not there cannot be taken away.
+Old and new rows are sorted together, by key. Rows that are equal in every column become one, whose weight is the sum of
+theirs but at least zero, because a row that does not exist cannot be retracted.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from statebed.arrays.sort_order import Flags, Integers, OrderBy, changes, sorted
 
 @dataclass(frozen=True)
 class RankedRows:
-    """Rows without their keys; `index` has for each the place of its key in the batch."""
+    """Rows without their keys; `index` has the position of the key of each row in the batch."""
 
     index: Integers
     rows: pa.Table
@@ -26,29 +26,29 @@ class RankedRows:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first n rows of keys."""
+    """First n rows of keys."""
 
     at: Integers
-    """Which rows."""
+    """Positions of the rows."""
     numbers: Integers
     weights: Integers
 
 
 @dataclass(frozen=True)
 class RankingStep:
-    """What stands before and after a step."""
+    """Ranked rows of keys before and after a step."""
 
     keys: int
-    """How many keys there are."""
+    """Number of keys."""
     old: RankedRows
     new: RankedRows
     n: int
     order: Sequence[OrderBy]
     numbering: Numbering
     prunes: bool
-    """Whether rows beyond the first n are forgotten."""
+    """Whether rows beyond the first n are dropped."""
     touches_all: bool
-    """Whether the rows of every key are given, changed or not."""
+    """Whether every key counts as touched, changed or not."""
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -61,36 +61,36 @@ class RankingStep:
 
     @cached_property
     def first_before(self) -> FirstRows:
-        """Of the keys that are touched."""
+        """First n rows of touched keys before the step."""
         count = len(self.old.index)
         at = self._sorted[self._sorted < count]
         return self._of_touched(self._first(at, self.old.weights[at]))
 
     @cached_property
     def first_after(self) -> FirstRows:
-        """Of the keys that are touched."""
+        """First n rows of touched keys after the step."""
         return self._of_touched(self._first(*self._standing))
 
     @cached_property
     def kept(self) -> tuple[Integers, Integers]:
-        """The rows that are kept for the keys that are touched, in order, and their weights."""
+        """Rows that are kept for touched keys, in order, and their weights."""
         at, weights = self._kept
         mine = self._is_touched[self.index[at]]
         return at[mine], weights[mine]
 
     @property
     def all_kept(self) -> tuple[Integers, Integers]:
-        """The rows that are kept for any key, in order, and their weights."""
+        """Rows that are kept for all keys, in order, and their weights."""
         return self._kept
 
     @cached_property
     def touched(self) -> Integers:
-        """The keys for which other rows are kept than before."""
+        """Keys whose kept rows change."""
         return np.flatnonzero(self._is_touched)
 
     @cached_property
     def unknown(self) -> int:
-        """How many rows were to be taken away and were not there."""
+        """Number of retractions that matched no row."""
         return int(-np.minimum(self._net, 0).sum())
 
     # ---- inside ----------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class RankingStep:
 
     @cached_property
     def _groups(self) -> Integers:
-        """Where, in order, each distinct row begins."""
+        """Positions, in sorted order, at which each distinct row begins."""
         return np.flatnonzero(changes(self._all_keys, self._sorted))
 
     @cached_property
@@ -130,7 +130,7 @@ class RankingStep:
         if not self.prunes:
             return self._standing
         first = self._first(*self._standing)
-        # Copies of one row stand together.
+        # Copies of a row are adjacent.
         begins = np.flatnonzero(np.append(True, first.at[1:] != first.at[:-1])) if len(first.at) else first.at
         return first.at[begins], np.add.reduceat(first.weights, begins) if len(begins) else first.weights
 
@@ -149,7 +149,7 @@ class RankingStep:
         return touched
 
     def _first(self, at: Integers, weights: Integers) -> FirstRows:
-        """Those of some distinct rows, in order, that are among the first n."""
+        """Return those of the distinct rows at `at`, in order, that are among the first n."""
         several = self.numbering is not Numbering.DENSE_RANK
         copies = np.minimum(weights, self.n) if several else np.ones(len(at), dtype=np.int64)
         each = np.repeat(at, copies)

@@ -1,14 +1,13 @@
-"""The first n rows of each key, kept up to date: a changelog.
+"""Continuously updated top-n: the first n rows of each key, as a changelog.
 
-State has, per key, the rows that stand: of an input that only adds, those among the first n (with rank and dense_rank,
-their peers, too), because no other row can ever come back; of a changelog all of them. Each has its weight, how often
-it is there. The first rows of a key are one list; of a changelog those after them are rows of a table of their own,
-unless keys have a time to live, which all their rows share. What a step puts out is the difference between the first n
-before and after it.
+For an append-only input, the state of a key is its first n rows (with rank and dense_rank, also their peers), because
+no other row can become one of them; for a changelog it is all rows. Each row has a weight, its number of copies. The
+first rows of a key are one list; for a changelog, the rows after them are rows of a separate table, unless keys have a
+time to live, which all their rows share. A step emits the difference between the first n before and after it.
 
-A row keeps the event time that it came with, also when it is taken away or gets another number. No window closes here,
-so no row is too late; with a time to live by event time one is whose state would be gone at once. Rows of a changelog
-never are: taking one away late would leave it standing for ever.
+A row keeps its original event time, also when it is retracted or its number changes. No window closes, so no row is
+late; with a time to live by event time, a row is late if its state would expire immediately. Rows of a changelog are
+never late: a dropped retraction would leave its row in the result forever.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,14 +39,14 @@ from statebed.state import Combine, TableConfig
 STANDING = "standing"
 """Name of the table with the first rows of each key."""
 REST = "rest"
-"""Name of the table with the rows after these, of a changelog."""
+"""Name of the table with the rows after the first ones, for a changelog."""
 ROWS = "_rows"
 ROW_TIME = "_row_time"
 
 
 @dataclass(frozen=True)
 class TopN:
-    """The definition of the operator; without keys, the first n rows of all."""
+    """Definition of an updating top-n; without keys, the first n of all rows."""
 
     operator_id: str
     input: Input
@@ -55,15 +54,15 @@ class TopN:
     order: tuple[OrderBy, ...]
     numbering: Numbering = Numbering.ROW_NUMBER
     number: str | None = None
-    """The column for the row's number; None: there is none."""
+    """Column of the row's number; None for no such column."""
     ttl: TimeToLive | None = None
-    """How long after its last row a key is forgotten, without a word to those who have its rows."""
+    """Time after its last row at which a key expires; its results are not retracted."""
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
         check_input(self.input, where=self._where)
         check_top_n(self.n, self.order, self.input.columns, where=self._where)
-        _ = self.outputs, self.tables  # refuse names that are taken
+        _ = self.outputs, self.tables  # raises if a name is taken
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -83,7 +82,7 @@ class TopN:
 
     @cached_property
     def _rest(self) -> WeightedTable | None:
-        """The table of rows after the first ones; None: there are none, or they are in the list."""
+        """Table of the rows after the first ones; None if there are none or they are in the list."""
         prunes = self.input.changes is Changes.APPEND
         return None if prunes or self.ttl is not None else WeightedTable(REST, self.input, None)
 
@@ -154,7 +153,7 @@ class TopN:
         return "" if self.ttl is None else EXPIRED
 
     def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
-        """Yield the first n rows of all keys in the state, as the main output would add them now."""
+        """Yield the first n rows of all keys in the state, as insertions of the main output."""
         for rows in tables.get_keyed(STANDING).scan():
             yield self._first_rows(rows).cast(self.outputs[MAIN].schema)
 
@@ -171,7 +170,7 @@ class TopN:
 
     @cached_property
     def _values(self) -> pa.Schema:
-        """The columns of rows in the state, but for their weights."""
+        """Columns of rows in the state, without their weights."""
         values = [field for field in self.input.columns if field.name not in self.input.keys]
         return pa.schema([*values, pa.field(ROW_TIME, TIMESTAMP)])
 
@@ -200,7 +199,7 @@ class TopN:
         )
 
     def _lists(self, settled: Settled, counts: Integers) -> pa.Table:
-        """The rows that are kept, as lists of these lengths."""
+        """Return the rows that are kept, as lists of these lengths."""
         at, weights = settled.kept
         columns = [*taken(settled.standing.rows, at).columns, from_numpy(weights, pa.int64())]
         struct = pa.StructArray.from_arrays(
@@ -210,7 +209,7 @@ class TopN:
         return pa.table({ROWS: pa.ListArray.from_arrays(offsets, struct, type=self._list_type)})
 
     def _shown(self, standing: RankingStep, keyed: KeyedRows, first: FirstRows) -> pa.Table:
-        """Rows as they are put out."""
+        """Return rows in the columns of the main output."""
         keys, rows = taken(keyed.keys, standing.index[first.at]), taken(standing.rows, first.at)
         columns = {name: (keys if name in self.input.keys else rows)[name] for name in self.input.columns.names}
         if self.number is not None:
@@ -219,12 +218,12 @@ class TopN:
 
 
 def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
-    """Refuse a number of rows and an order that make no sense."""
+    """Raise InputError if the number of rows or the order is invalid."""
     if n < 1:
-        raise InputError(f"`n` must be at least 1, got {n}", where=where, fix="ask for at least one row")
+        raise InputError(f"`n` must be at least 1, got {n}", where=where, fix="use at least 1")
     check_order(order, columns, where=where)
 
 
 def number_field(name: str | None) -> list[pa.Field]:
-    """The column for numbers, if there is one."""
+    """Return the field of the number column, if there is one."""
     return [] if name is None else [pa.field(name, pa.int32(), nullable=False)]

@@ -1,9 +1,8 @@
-"""Rows of a changelog beyond the first ones of a key, each a row of its own in the state.
+"""Rows of a changelog beyond the first ones of a key, each a separate row of the state.
 
-The list of a key holds its first rows and some more; all rows that stand after them are in a multiset table. A row that
-comes or goes there is looked up and written alone. When so many rows of the list have been taken away that the first n
-are no longer among them, the next ones are read from the table, in pages; when the list has grown too long, its last
-rows move to the table.
+The list of a key holds its first rows and some spare ones; all rows after them are in a multiset table, where a changed
+row is looked up and written alone. When so few rows of a list are left that it no longer holds the first n, the next
+ones are read from the table, in pages; when a list has grown too long, its last rows move to the table.
 """
 
 from dataclasses import dataclass, replace
@@ -23,30 +22,30 @@ from statebed.operators.weighted_rows import Touched, WeightedTable
 from statebed.state import KeyedView
 
 _SPARE = 64
-"""How many rows more than the first n a list has at least, when it is cut or filled."""
+"""Minimum number of spare rows beyond the first n in a list that has just been cut or filled."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What stands after a step, as far as lists hold it."""
+    """Rows in the lists after a step."""
 
     standing: RankingStep
     kept: tuple[Integers, Integers]
-    """The rows that the lists of touched keys hold, in order, and their weights."""
+    """Rows in the lists of touched keys, in order, and their weights."""
     unknown: int
-    """How many rows were to be taken away and were not there."""
+    """Number of retractions that matched no row."""
 
 
 @dataclass(frozen=True)
 class RowsBeyond:
-    """The rows of one step that may be beyond the lists."""
+    """Rows of one step that may be beyond the lists."""
 
     table: WeightedTable
     view: KeyedView
     keyed: KeyedRows
 
     def settle(self, standing: RankingStep) -> Settled:
-        """Divide the rows of a step between lists and table; `standing` has all of them as rows of the lists."""
+        """Divide the rows of a step between lists and table; `standing` treats all of them as rows of the lists."""
         has_rest = self._has_rest(standing)
         beyond = self._is_beyond(standing, has_rest)
         unknown = 0
@@ -60,7 +59,7 @@ class RowsBeyond:
         return Settled(standing, self._cut(standing), unknown + standing.unknown)
 
     def _has_rest(self, standing: RankingStep) -> Flags:
-        """Which keys have rows beyond their lists: none whose list has less than the first n rows."""
+        """Return which keys have rows beyond their lists; a key whose list has fewer than n rows has none."""
         old = standing.old
         long = np.flatnonzero(_sizes(standing, np.arange(len(old.index), dtype=np.int64), old.weights) >= standing.n)
         found = np.zeros(standing.keys, dtype=np.bool_)
@@ -69,7 +68,7 @@ class RowsBeyond:
         return found
 
     def _is_beyond(self, standing: RankingStep, has_rest: Flags) -> Flags:
-        """Which new rows come after the last row of their key's list, where there are rows beyond it."""
+        """Return which new rows are after the last row of their key's list, for keys with rows beyond it."""
         beyond = np.zeros(len(standing.new.index), dtype=np.bool_)
         new = np.flatnonzero(has_rest[standing.new.index])
         if not len(new):
@@ -84,7 +83,7 @@ class RowsBeyond:
         return beyond
 
     def _next_rows(self, standing: RankingStep, lacking: Integers) -> RankedRows:
-        """Take the first rows of keys from the table."""
+        """Remove the first rows of keys from the table and return them."""
         best = _some(standing.new, np.zeros(0, dtype=np.int64))
         for page in self.table.pages(self.view, self._touched, lacking):
             rows = _values_of(page.rows, standing.new.rows.schema)
@@ -96,7 +95,7 @@ class RowsBeyond:
         return best
 
     def _cut(self, standing: RankingStep) -> tuple[Integers, Integers]:
-        """Move rows of lists that are too long to the table; what is left."""
+        """Move rows of lists that are too long to the table; return the rows that stay."""
         at, weights = standing.kept
         most = 2 * _length(standing.n)
         long = np.bincount(standing.index[at], minlength=standing.keys) > most
@@ -110,7 +109,7 @@ class RowsBeyond:
         return at[stays], weights[stays]
 
     def _move(self, rows: RankedRows, change: Integers) -> None:
-        """Change the weights that rows have in the table."""
+        """Add `change` to the weights of rows in the table."""
         columns = {name: one_chunk(rows.rows[name]) for name in rows.rows.column_names}
         times = columns.pop(rows.rows.column_names[-1])
         keys = taken(self.keyed.keys, rows.index)
@@ -120,7 +119,7 @@ class RowsBeyond:
         self._add(table, rows.index)
 
     def _add(self, rows: pa.Table, places: Integers) -> int:
-        """Add the weights of rows to those in the table; how many were to be taken away and were not there."""
+        """Add the weights of rows to those in the table; return the number of retractions that matched no row."""
         changed = self.table.changed(self.view, self._touched, rows, places)
         self.table.store(self.view, changed)
         return changed.unknown
@@ -136,7 +135,7 @@ def _length(n: int) -> int:
 
 
 def _sizes(standing: RankingStep, at: Integers, weights: Integers) -> Integers:
-    """How many of the first rows each key has among some distinct rows, in order, as its numbering counts them."""
+    """Return the number of rows of each key among some distinct rows, in order, as its numbering counts them."""
     index = standing.index[at]
     if standing.numbering is Numbering.DENSE_RANK:
         counted = changes([index, *user_keys(taken(standing.rows, at), standing.order)], np.arange(len(at)))
@@ -147,7 +146,7 @@ def _sizes(standing: RankingStep, at: Integers, weights: Integers) -> Integers:
 
 
 def _first(rows: RankedRows, standing: RankingStep) -> Integers:
-    """The distinct rows with which the list of each key is filled."""
+    """Return the distinct rows that fill the list of each key."""
     user = [rows.index, *user_keys(rows.rows, standing.order)]
     order = sorted_by([*user, *total_keys(rows.rows, rows.rows.column_names)])
     shape = Partitions(changes([rows.index], order), changes(user, order))
@@ -155,7 +154,7 @@ def _first(rows: RankedRows, standing: RankingStep) -> Integers:
 
 
 def _places(rows: RankedRows, standing: RankingStep) -> Integers:
-    """Where each row is in the order; rows that a list holds together or not at all have the same place."""
+    """Return the rank of each row; rows that must stay together in a list have the same rank."""
     keys = [rows.index, *user_keys(rows.rows, standing.order)]
     if standing.numbering is Numbering.ROW_NUMBER:
         keys += total_keys(rows.rows, rows.rows.column_names)
@@ -166,7 +165,7 @@ def _places(rows: RankedRows, standing: RankingStep) -> Integers:
 
 
 def _values_of(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of an input as lists have them: without the keys, and the event time last."""
+    """Return rows of an input in the layout of lists: without keys, and with the event time last."""
     *names, _ = schema.names
     columns = [*(one_chunk(rows[name]) for name in names), one_chunk(rows[TIME])]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -1,17 +1,17 @@
 """Aggregation by key over windows.
 
-The state is one partial row per pane, key and epoch that touched it, combined as files are merged; a pane is the
-longest span of which all windows are made, so a row is kept once, however many windows overlap. A step folds the batch
-into partials, merges the panes of the windows that the watermark closes, and puts out one row per key and closed
-window.
+The state is one partial row per pane, key and epoch that touched it; rows are combined when files are compacted. A pane
+is the longest span of which every window is a multiple, so a row is kept once, however many windows overlap. A step
+folds the batch into partials, merges the panes of the windows that the watermark closes, and emits one row per key and
+closed window.
 
-With `Emit.EARLY` a window shows its result so far in every epoch that has rows for it, and takes it back when it
-changes; with a lateness it is kept for that long after its close, and rows that come until then change its result in
-the same way. Both make the output a changelog.
+With `Emit.EARLY`, a window emits its result so far in every epoch that has rows for it, and retracts it when it
+changes. With an allowed lateness, a window is kept for that long after its end, and rows that arrive until then change
+its result in the same way. Both make the output a changelog.
 
-Late is judged by the previous epoch's watermark, closing by the current one, as Spark does: a row is late when no
-window that holds it is still kept; otherwise it counts in those that are. A row without event time belongs to no
-window and is late.
+As in Spark, the watermark of the previous epoch decides which rows are late, and the current one which windows close. A
+row is late if none of its windows is still kept; otherwise it counts in those that are. A row without an event time
+belongs to no window and is late.
 """
 
 import datetime as dt
@@ -41,7 +41,7 @@ PARTIALS = "partials"
 
 @dataclass(frozen=True, kw_only=True)
 class WindowAggregate(WindowedAggregation):
-    """The definition of the operator."""
+    """Definition of a windowed aggregation."""
 
     window: Window
 
@@ -116,17 +116,21 @@ class WindowAggregate(WindowedAggregation):
     # ---- results ---------------------------------------------------------------------------------------------
 
     def finished(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
-        """Results so far of the windows that end after `after_us` and not after `until_us`, from rows of the state."""
+        """Return results so far of the windows that end after `after_us` and not after `until_us`, from rows of the
+        state.
+        """
         stored = panes.select([KEY_HASH, *self.key_names, TIME, *(field.name for field in self.partials.fields)])
         results = self._results(self._by_window(stored, after_us=after_us, until_us=until_us))
         return results.select(self.outputs[MAIN].columns.names)
 
     def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> pa.Table:
-        """What new rows change of results that were shown: those before them, taken back, and those with them."""
+        """Return the changes that new rows make to emitted results: retractions of the old ones, insertions of the new
+        ones.
+        """
         nothing = self.outputs[MAIN].schema.empty_table()
         if self.emit is Emit.AT_CLOSE and clock.late_us is None:
             return nothing
-        # Shown were, at close, those that closed before; early, all that are kept.
+        # Already emitted: with AT_CLOSE the windows closed by earlier epochs, with EARLY all that are kept.
         until_us = clock.late_us if self.emit is Emit.AT_CLOSE else None
         after_us = None if clock.late_us is None else clock.late_us - self.lateness_us
         added = self._by_window(new, after_us=after_us, until_us=until_us)
@@ -144,7 +148,9 @@ class WindowAggregate(WindowedAggregation):
         return consolidated(pa.concat_tables([taken_back, self._results(filtered(both, touched), weight=1)]))
 
     def _by_window(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
-        """Partials of panes, once for each window that holds them and ends after one time and not after another."""
+        """Return partials of panes, once per window that contains them and ends after `after_us` and not after
+        `until_us`.
+        """
         merged = self._merged(panes)
         found = self.window.windows_of(int64_values(merged[TIME]))
         chosen = np.ones(len(found.ends), dtype=np.bool_)
@@ -158,7 +164,7 @@ class WindowAggregate(WindowedAggregation):
         return rows
 
     def _results(self, rows: pa.Table, *, weight: int = 1) -> pa.Table:
-        """The results of windows, from partials by window, in the order of their ends."""
+        """Return the results of windows from partials by window, ordered by window end."""
         # No two windows have the same end.
         ends = int64_values(rows[WINDOW_END])
         grouping = self.partials.grouping(rows, ends)
@@ -174,7 +180,7 @@ class WindowAggregate(WindowedAggregation):
     # ---- partials --------------------------------------------------------------------------------------------
 
     def combined(self, rows: pa.Table) -> pa.Table:
-        """Rows of the state, one for each pane and key."""
+        """Combine rows of the state into one for each pane and key."""
         grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
         firsts = rows.take(from_numpy(grouping.first_rows, pa.int64()))
         sequences = np.maximum.reduceat(uint64_values(rows[SEQUENCE])[grouping.order], grouping.starts)
@@ -184,7 +190,7 @@ class WindowAggregate(WindowedAggregation):
         return pa.Table.from_arrays([merged.get(name, firsts[name]) for name in rows.schema.names], schema=rows.schema)
 
     def _merged(self, rows: pa.Table) -> pa.Table:
-        """One partial row per pane and key."""
+        """Return one partial row per pane and key."""
         grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
         if grouping.groups == rows.num_rows:
             return rows
@@ -192,12 +198,12 @@ class WindowAggregate(WindowedAggregation):
         return pa.Table.from_arrays([*firsts.columns, *self.partials.merge(rows, grouping)], schema=rows.schema)
 
     def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:
-        """The times whose panes are in windows that this epoch closes; None where it shows none at their close."""
+        """Return the range of panes in windows that this epoch closes; None if nothing is emitted at close."""
         if clock.watermark_us is None or self.emit is not Emit.AT_CLOSE:
             return None
         start = None if clock.late_us is None else self.window.first_open(clock.late_us)
         return start, self.window.last_closed_end(clock.watermark_us)
 
     def _first_kept(self, watermark_us: int | None) -> int | None:
-        """The start of the first window that is kept; times before it are in windows alone that are over for good."""
+        """Return the start of the first window that is kept; earlier times are only in windows that are final."""
         return None if watermark_us is None else self.window.first_open(watermark_us - self.lateness_us)

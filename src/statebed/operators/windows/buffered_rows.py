@@ -1,9 +1,8 @@
-"""Rows kept as they are until the windows that hold them close.
+"""Rows that are buffered until the windows that contain them close.
 
-Each row is in the state once, under the pane that holds its event time, however many windows overlap. When the
-watermark closes windows, their rows come out window after window and key after key, in the order that the operator asks
-for; rows that the order does not tell apart follow each other by all their columns. Rows of a changelog have their
-weight with them: at close, what is left of a row counts as often as its weight says.
+Each row is stored once, under the pane that contains its event time, however many windows overlap. When the watermark
+closes windows, their rows are returned by window and key, in the order that the operator requests; ties are broken by
+all columns. Rows of a changelog are stored with their weight: at close, a row counts as often as its net weight says.
 """
 
 import datetime as dt
@@ -39,18 +38,18 @@ EDGES = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_END,
 
 @dataclass(frozen=True)
 class ClosedRows:
-    """Rows of closed windows, by window, key and order."""
+    """Rows of closed windows, sorted by window, key and order."""
 
     rows: pa.Table
     shape: Partitions
-    """Of which a partition is the rows of one window and key."""
+    """Partitions of the rows; a partition is the rows of one window and key."""
     dropped: int = 0
-    """Rows of a changelog that were taken away and not there."""
+    """Number of retractions of a changelog that matched no row."""
 
 
 @dataclass(frozen=True)
 class WindowRows:
-    """How the rows of an input are kept for the windows of one definition."""
+    """Stores the rows of an input for the windows of one definition."""
 
     input: Input
     window: Window
@@ -58,7 +57,7 @@ class WindowRows:
 
     @cached_property
     def leading(self) -> list[pa.Field]:
-        """The first columns of results: keys, window_start, window_end, the other columns of the input."""
+        """First columns of results: keys, `window_start`, `window_end`, and the other columns of the input."""
         keys = [self.input.columns.field(name) for name in self.input.keys]
         return [*keys, *EDGES, *(field for field in self.input.columns if field.name not in self.input.keys)]
 
@@ -78,9 +77,9 @@ class WindowRows:
         )
 
     def admit(self, batches: Iterable[pa.RecordBatch], late_us: int | None, *, where: str) -> Admitted:
-        """The rows of an epoch; those for which no window is open any more are late, the others have their pane.
+        """Split off late rows, whose windows are all closed, and assign the others to panes.
 
-        Admitted rows have the pane's start as their time.
+        Admitted rows have the start of their pane as their time.
         """
         rows = gathered(batches, self.input, where=where)
         rows = rows.set_column(0, KEY_HASH, from_numpy(uint64_values(rows[KEY_HASH]), pa.uint64()))
@@ -91,20 +90,20 @@ class WindowRows:
         return Admitted(filtered(placed, admitted), filtered(rows, ~admitted))
 
     def prefetch(self, view: TimeKeyedView, clock: Clock) -> None:
-        """Load rows of windows that the clock closes, in the background, while the rows of the epoch come in."""
+        """Prefetch rows of windows that the clock closes in the background, while the rows of the epoch arrive."""
         closed = self._closed_panes(clock)
         if closed is not None:
             view.prefetch(*closed, spare=True)
 
     def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:
-        """The times whose panes are in windows that the clock closes; None: it closes none."""
+        """Return the range of panes in windows that the clock closes; None if it closes none."""
         if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
             return None
         start = None if clock.late_us is None else self.window.first_open(clock.late_us)
         return start, self.window.last_closed_end(clock.watermark_us)
 
     def close(self, view: TimeKeyedView, rows: pa.Table, clock: Clock) -> ClosedRows:
-        """Keep admitted rows, and give those of the windows that the clock closes."""
+        """Store admitted rows, and return the rows of the windows that the clock closes."""
         rows = rows.select([KEY_HASH, *view.row_schema.names])
         closed = self._closed_panes(clock)
         if closed is None or clock.watermark_us is None:
@@ -120,7 +119,7 @@ class WindowRows:
         return self.sorted(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us))
 
     def sorted(self, rows: pa.Table) -> ClosedRows:
-        """Rows by window (or, without one, by pane), key and order."""
+        """Sort rows by window (or by pane if they have none), key and order."""
         bins = WINDOW_END if WINDOW_END in rows.column_names else TIME
         rows, dropped = self._settled(rows) if self._weighted else (rows, 0)
         grouping = self._grouping(rows, int64_values(rows[bins]))
@@ -131,7 +130,7 @@ class WindowRows:
         return ClosedRows(ordered, Partitions(begins, begins | changes(user_keys(ordered, self.order), every)), dropped)
 
     def combined(self, rows: pa.Table) -> pa.Table:
-        """Rows of a changelog's state with the sum of their weights, those without weight left out."""
+        """Add up the weights of equal rows of a changelog's state, and drop rows of weight 0."""
         rows = _replaced(rows, SEQUENCE, from_numpy(self._newest(rows), pa.uint64()))
         grouping = group_equal(rows.select([TIME, *self.input.columns.names]))
         net = grouping.add(int64_values(rows[WEIGHT]))
@@ -140,18 +139,18 @@ class WindowRows:
         return self._as_stored(_replaced(merged, WEIGHT, from_numpy(net[kept], pa.int64())))
 
     def combined_first(self, rows: pa.Table, n: int, numbering: Numbering) -> pa.Table:
-        """Of rows of the state the first n of each key and pane."""
+        """Return the first n rows of each key and pane from rows of the state."""
         rows = _replaced(rows, SEQUENCE, from_numpy(self._newest(rows), pa.uint64()))
         found = self.sorted(rows)
         return self._as_stored(taken(found.rows, np.flatnonzero(found.shape.numbers(numbering) <= n)))
 
     def _newest(self, rows: pa.Table) -> npt.NDArray[np.uint64]:
-        """For each row of the state the greatest sequence of its key and pane."""
+        """Return, for each row of the state, the greatest sequence of its key and pane."""
         panes = self._grouping(rows, int64_values(rows[TIME]))
         return np.maximum.reduceat(uint64_values(rows[SEQUENCE])[panes.order], panes.starts)[panes.group_of_rows()]
 
     def _as_stored(self, rows: pa.Table) -> pa.Table:
-        """Rows in the order of files, which is one of all columns that have an order."""
+        """Sort rows in the order of files, which covers all sortable columns."""
         first = [BIN, KEY_HASH, *self.input.keys, TIME, SEQUENCE]
         rest = [field.name for field in rows.schema if is_sortable(field.type) and field.name not in first]
         return in_order(rows, first, rest)
@@ -165,7 +164,7 @@ class WindowRows:
         return group_rows(bins, hashes, [one_chunk(rows[name]) for name in self.input.keys])
 
     def _by_window(self, rows: pa.Table, *, after_us: int | None, until_us: int) -> pa.Table:
-        """Rows of panes, once for each window that holds them and ends after one time and not after another."""
+        """Return rows once per window that contains them and ends after `after_us` and not after `until_us`."""
         found = self.window.windows_of(int64_values(rows[TIME]))
         chosen = found.ends <= until_us
         if after_us is not None:
@@ -176,7 +175,7 @@ class WindowRows:
         return spread
 
     def _settled(self, rows: pa.Table) -> tuple[pa.Table, int]:
-        """What is left of rows with weights, each as often as its weight says, and how many were not there."""
+        """Repeat each row by its net weight; also return the number of retractions that matched no row."""
         columns = rows.drop_columns([WEIGHT])
         grouping = group_equal(columns.drop_columns([KEY_HASH]))
         net = grouping.add(int64_values(rows[WEIGHT]))
@@ -190,17 +189,17 @@ def _replaced(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 
 def check_windows(rows: WindowRows, taken_names: Sequence[str], *, where: str) -> None:
-    """Refuse columns that are named like the edges of windows, or like each other."""
+    """Raise InputError if columns have the names of window edges or of each other."""
     names = [field.name for field in rows.leading] + list(taken_names)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
-            f"results would have the columns {twice} twice",
+            f"the columns {twice} would appear twice in the result",
             where=where,
-            fix="rename them: results have the input's columns, window_start, window_end, and those that are added",
+            fix="rename them: results have the input's columns, window_start, window_end, and the added columns",
         )
 
 
 def closing_is_due(window: Window, before_us: int | None, after_us: int) -> bool:
-    """Whether a watermark closes windows that the one before left open."""
+    """Return whether a watermark closes windows that the previous one left open."""
     return before_us is None or window.last_closed_end(after_us) > window.last_closed_end(before_us)

@@ -1,4 +1,4 @@
-"""Folding the rows of an epoch into partials by pane and key, holding little more than one piece of them in memory."""
+"""Incremental folding of the rows of an epoch into partials by pane and key, with about one piece of rows in memory."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +15,16 @@ from statebed.operators.window_definition import Window
 
 FOLD_ROWS = 1 << 17
 FOLD_BYTES = 8 << 20
-"""Rows of a batch that are folded at a time."""
+"""Number of bytes of a batch that are folded at a time."""
 
 
 class Folder:
-    """The rows of one epoch, as far as they have come."""
+    """Folds the rows of one epoch."""
 
     def __init__(
         self, source: Input, partials: Partials, window: Window, first_admitted: int | None, where: str
     ) -> None:
-        """Rows in panes before `first_admitted` are late."""
+        """Create a folder for which rows in panes before `first_admitted` are late."""
         self._source = source
         self._partials = partials
         self._window = window
@@ -38,7 +38,7 @@ class Folder:
         self.rows_late = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch, cut in any way."""
+        """Fold a batch of any size."""
         self._waiting.append(conformed(batch, self._source.schema, where=self._where))
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
@@ -46,10 +46,10 @@ class Folder:
             self._fold()
 
     def add_groups(self, batch: pa.RecordBatch, source: Input | None) -> None:
-        """Take rows that were added up by pane and key before they came; of late ones the number is known."""
+        """Add rows that are pre-aggregated by pane and key; late ones are only counted."""
         assert source is not None
         groups = conformed(batch, source.schema, where=self._where)
-        # Late rows, too, are refused as they would be one by one.
+        # Late rows are validated, too, as they would be one by one.
         self._window.check_panes(groups[TIME], groups[LATEST])
         panes, counts = int64_values(groups[TIME]), int64_values(groups[ROW_COUNT])
         admitted = validity(groups[TIME])
@@ -65,11 +65,11 @@ class Folder:
             *partial_columns(self._partials, groups),
         ]
         self._folded.append(pa.Table.from_arrays(columns, schema=self._schema))
-        # Sorted and merged at the end, also when it is the only piece.
+        # Sorted and merged at the end, even if it is the only piece.
         self._folded.append(self._schema.empty_table())
 
     def finish(self) -> pa.Table:
-        """One partial row per pane and key of all admitted rows, sorted: `_key_hash`, keys, `_time`, partials."""
+        """Return one partial row per pane and key of admitted rows, sorted: `_key_hash`, keys, `_time`, partials."""
         self._fold()
         if len(self._folded) == 1:
             return self._folded[0]
@@ -80,7 +80,7 @@ class Folder:
         return pa.Table.from_arrays([*leading, *self._partials.merge(rows, grouping)], schema=self._schema)
 
     def late(self) -> pa.Table:
-        """The rows that came too late."""
+        """Return the late rows."""
         return pa.concat_tables([self._source.schema.empty_table(), *self._late])
 
     @property
@@ -111,7 +111,7 @@ class Folder:
         self._folded.append(pa.Table.from_arrays(columns, schema=self._schema))
 
     def _admit(self, rows: pa.Table) -> tuple[pa.Table, Integers]:
-        """The rows that are not late, with their panes."""
+        """Return the rows that are not late, and their panes."""
         timed = validity(rows[TIME])
         times = int64_values(rows[TIME])
         panes = self._window.panes_of(np.where(timed, times, np.int64(0)))

@@ -1,9 +1,9 @@
-"""Functions over the rows of a window: what can be asked of each row among those of its key and window.
+"""Window functions, evaluated for each row among the rows of its key and window.
 
-row_number, rank, dense_rank, percent_rank, cume_dist and ntile number rows in their order; lag and lead look at rows
-before and after; first_value and last_value at the ends of the whole window; the running ones go over the rows from the
-first up to the row itself. Nulls are left out of running values, as in SQL; a running sum of integers that leaves 64
-bits is an error; one of floats adds row after row, in order.
+row_number, rank, dense_rank, percent_rank, cume_dist and ntile number rows in their order; lag and lead read rows
+before and after; first_value and last_value read the ends of the whole window; running aggregates cover the rows from
+the first up to the row itself. As in SQL, running aggregates skip nulls. A running sum of integers that overflows 64
+bits is an error; a running sum of floats adds row by row, in order.
 """
 
 import enum
@@ -20,11 +20,11 @@ from statebed.arrays.sort_order import Flags, Integers, codes
 from statebed.errors import InputError, SumOverflowError
 
 _LARGE = 64
-"""Partitions of more rows are summed one by one, others place by place, all at once."""
+"""Partitions with more rows are summed one by one; smaller ones together, position by position."""
 
 
 class WindowFunction(enum.Enum):
-    """What is asked."""
+    """Window function."""
 
     ROW_NUMBER = "row_number"
     RANK = "rank"
@@ -54,23 +54,28 @@ _ADDED = {WindowFunction.RUNNING_SUM, WindowFunction.RUNNING_AVG}
 
 @dataclass(frozen=True)
 class WindowCall:
-    """One function, of one column where it takes one."""
+    """Call of a window function, with a column if it takes one."""
 
     call: WindowFunction
     column: str | None = None
     number: int = 1
-    """Buckets of ntile; how many rows lag and lead look away."""
+    """Number of buckets of ntile; distance in rows of lag and lead."""
     default: Any = None
-    """Of lag and lead, where there is no such row."""
+    """Value of lag and lead if there is no such row."""
 
     def __post_init__(self) -> None:
         if self.number < 1 and self.call is WindowFunction.NTILE:
-            raise InputError(f"ntile of {self.number} buckets", fix="ask for at least one bucket")
+            raise InputError(
+                f"the number of buckets of ntile must be at least 1, got {self.number}", fix="use at least 1 bucket"
+            )
         if self.number < 0:
-            raise InputError(f"{self.call.value} of {self.number} rows", fix="use lead to look ahead, lag to look back")
+            raise InputError(
+                f"the number of rows of {self.call.value} must not be negative, got {self.number}",
+                fix="use lead to look ahead, lag to look back",
+            )
 
     def type_in(self, columns: pa.Schema) -> pa.DataType:
-        """The type of what it gives; an input that it cannot take is refused."""
+        """Return the type of the result; raise InputError if the column does not exist or has an unsuitable type."""
         if self.call in _NUMBERINGS or self.call is WindowFunction.NTILE:
             return pa.int32()
         if self.call in _SHARES:
@@ -79,7 +84,7 @@ class WindowCall:
             return pa.int64()
         if self.column not in columns.names:
             raise InputError(
-                f"{self.call.value} of {self.column!r}, which is no column", fix=f"use one of {columns.names}"
+                f"the column {self.column!r} of {self.call.value} does not exist", fix=f"use one of {columns.names}"
             )
         kind = columns.field(self.column).type
         if self.call is WindowFunction.RUNNING_COUNT:
@@ -88,14 +93,14 @@ class WindowCall:
             return kind
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or pa.types.is_uint64(kind):
             raise InputError(
-                f"{self.call.value} of the column {self.column!r} of the type {kind}",
+                f"{self.call.value} needs a signed integer or float column, got {self.column!r} of type {kind}",
                 fix="cast it to bigint or double first",
             )
         whole = pa.types.is_integer(kind) and self.call is WindowFunction.RUNNING_SUM
         return pa.int64() if whole else pa.float64()
 
     def evaluate(self, rows: pa.Table, shape: Partitions) -> pa.Array:
-        """The answer for each of the sorted rows."""
+        """Return the result for each of the sorted rows."""
         if self.call in _NUMBERINGS:
             return from_numpy(shape.numbers(_NUMBERINGS[self.call]).astype(np.int32), pa.int32())
         if self.call is WindowFunction.NTILE:
@@ -147,26 +152,27 @@ class WindowCall:
 
 
 def _since_start(totals: Integers, values: Integers, shape: Partitions) -> Integers:
-    """Running totals over all rows as those of each partition."""
+    """Turn running totals over all rows into running totals of each partition."""
     before = totals[shape.starts] - values[shape.starts]
     return totals - before[shape.partition]
 
 
 def _running_integers(column: pa.Array, valid: Flags, shape: Partitions, *, name: str) -> Integers:
     values = np.where(valid, int64_values(column), 0)
-    # Halves are added apart: neither overflows below 2**31 rows.
+    # The halves are added separately: neither overflows below 2**31 rows.
     low, high = values & 0xFFFFFFFF, values >> 32
     lows, highs = (_since_start(np.cumsum(half), half, shape) for half in (low, high))
     highs = highs + (lows >> 32)
     if len(highs) and (int(highs.max()) >= 1 << 31 or int(highs.min()) < -(1 << 31)):
         raise SumOverflowError(
-            f"a running sum of the column {name!r} leaves 64 bits", fix="cast the column to double, or divide it first"
+            f"a running sum of the column {name!r} overflows 64 bits",
+            fix="cast the column to double, or divide it first",
         )
     return (highs << 32) + (lows & 0xFFFFFFFF)
 
 
 def _running_floats(values: Doubles, shape: Partitions) -> Doubles:
-    """Sums from the first row of each partition on, added row after row."""
+    """Return sums from the first row of each partition, added row by row."""
     sums = values.copy()
     large = shape.sizes > _LARGE
     for start, size in zip(shape.starts[large].tolist(), shape.sizes[large].tolist(), strict=True):
@@ -179,15 +185,15 @@ def _running_floats(values: Doubles, shape: Partitions) -> Doubles:
 
 
 def _running_extreme(column: pa.Array, shape: Partitions, *, greatest: bool) -> pa.Array:
-    """The least or greatest value so far: the row that has it is found by its rank among all rows."""
+    """Return the least or greatest value so far; its row is found by its rank among all rows."""
     valid = validity(column)
     count = len(column)
-    # NaN counts as the greatest number, and of equal values the first is taken.
+    # NaN counts as the greatest number, and the first of equal values is taken.
     values = codes(normalise_key(column))
     order = np.lexsort((np.arange(count), ~values if greatest else values, ~valid)).astype(np.int64)
     ranks = np.empty(count, dtype=np.int64)
     ranks[order] = np.arange(count, dtype=np.int64)
-    # Later partitions have smaller numbers throughout, so that the least so far begins anew with each.
+    # Later partitions have smaller numbers throughout, so the running minimum restarts with each partition.
     shifted = ranks - shape.partition * np.int64(count)
     least = np.minimum.accumulate(shifted) + shape.partition * np.int64(count) if count else ranks
     return column.take(from_numpy(order[least], pa.int64()))

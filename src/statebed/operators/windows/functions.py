@@ -1,7 +1,7 @@
-"""Functions over the rows of each key and window, when the window closes.
+"""Window functions over the rows of each key and window, evaluated when the window closes.
 
-Every row of a window comes out with the columns that were asked for added to it; with overlapping windows once for each
-window that holds it. Rows are kept until then as they came.
+Every row of a window is emitted with the requested columns added to it; with overlapping windows, once for each window
+that contains it. Rows are stored unchanged until then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,9 +30,9 @@ from statebed.state import Combine, TableConfig
 
 @dataclass(frozen=True)
 class WindowFunctions:
-    """The definition of the operator; `calls` are the columns to add, by name.
+    """Definition of the operator; `calls` are the columns to add, by name.
 
-    Without an order, rows stand by all their columns, and all of a window are peers.
+    Without an order, rows are sorted by all their columns, and all rows of a window are peers.
     """
 
     operator_id: str
@@ -47,13 +47,13 @@ class WindowFunctions:
         if self.order:
             check_order(self.order, self.input.columns, where=self._where)
         if not self.calls:
-            raise InputError("no function is asked for", where=self._where, fix="name at least one column to add")
+            raise InputError("no function was passed", where=self._where, fix="name at least one column to add")
         check_windows(self._rows, [name for name, _ in self.calls], where=self._where)
         check_user_columns([name for name, _ in self.calls], where=self._where)
         for _, call in self.calls:
             if call.default is not None:
                 self._check_default(call)
-        _ = self.outputs, self.tables  # refuse names that are taken
+        _ = self.outputs, self.tables  # raises if a name is taken
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -61,7 +61,9 @@ class WindowFunctions:
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
-        """Keys, window_start, window_end, the other columns, the added ones; and late rows."""
+        """Main output with keys, `window_start`, `window_end`, the other and the added columns; and the output of late
+        rows.
+        """
         added = [pa.field(name, call.type_in(self.input.columns)) for name, call in self.calls]
         return {MAIN: Output(pa.schema([*self._rows.leading, *added])), LATE: late_output(self.input)}
 
@@ -121,9 +123,9 @@ class WindowFunctions:
             pa.scalar(call.default, call.type_in(self.input.columns))
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
             raise InputError(
-                f"the default {call.default!r} of {call.call.value} is no value of the column {call.column!r}",
+                f"the default {call.default!r} of {call.call.value} is not a value of the column {call.column!r}",
                 where=self._where,
-                fix="give a value of the column's type",
+                fix="use a value of the column's type",
             ) from error
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Sessions of many keys at once: made of rows, merged where they overlap or touch, and kept as one list per key."""
+"""Sessions of many keys at once: built from rows, merged if they overlap or touch, and stored as one list per key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ END = "end"
 
 @dataclass(frozen=True)
 class Sessions:
-    """Sessions of keys, which are known by their places."""
+    """Sessions of keys, which are identified by their positions."""
 
     key_index: Integers
-    """The place of each session's key."""
+    """Position of the key of each session."""
     starts: Integers
     ends: Integers
     partials: pa.Table
@@ -33,12 +33,12 @@ class Sessions:
         return len(self.starts)
 
     def where(self, chosen: Flags) -> "Sessions":
-        """Some of them."""
+        """Return the sessions whose flag is set."""
         at = self.key_index[chosen]
         return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
 
     def lists(self, counts: Integers) -> pa.Array:
-        """One list for each key that has any; sessions are in the order of their keys."""
+        """Return one list for each key that has sessions; sessions are in the order of their keys."""
         edges = [from_numpy(self.starts, pa.int64()), from_numpy(self.ends, pa.int64())]
         fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *self.partials.schema]
         structs = pa.StructArray.from_arrays(
@@ -49,13 +49,13 @@ class Sessions:
 
 
 def list_type(partials: Sequence[pa.Field]) -> pa.DataType:
-    """Of the column that keeps the sessions of a key."""
+    """Return the type of the column with the sessions of a key."""
     fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *partials]
     return pa.list_(pa.field("element", pa.struct(fields)))
 
 
 def stored_sessions(lists: pa.Array, partials: Partials) -> Sessions:
-    """The sessions of each key, from its list."""
+    """Return the sessions of each key from its list."""
     lengths = int64_values(pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64()))
     structs = lists.flatten()
     columns = dict(zip([START, END, *(field.name for field in partials.fields)], structs.flatten(), strict=True))
@@ -68,7 +68,7 @@ def stored_sessions(lists: pa.Array, partials: Partials) -> Sessions:
 
 
 def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: Partials) -> Sessions:
-    """What rows make by themselves; those of a key stand together, in the order of their times."""
+    """Build sessions from rows alone; rows must be grouped by key and sorted by time."""
     times = int64_values(rows[TIME])
     begins = np.ones(len(times), dtype=np.bool_)
     begins[1:] = (key_index[1:] != key_index[:-1]) | (times[1:] - times[:-1] > gap_us)
@@ -80,7 +80,7 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
 
 
 def merged_sessions(some: Sessions, others: Sessions, partials: Partials) -> Sessions:
-    """All sessions, those of a key that overlap or touch made one, by key and start."""
+    """Merge sessions of a key that overlap or touch; the result is sorted by key and start."""
     keys = np.concatenate([some.key_index, others.key_index])
     starts = np.concatenate([some.starts, others.starts])
     ends = np.concatenate([some.ends, others.ends])
@@ -97,15 +97,15 @@ def merged_sessions(some: Sessions, others: Sessions, partials: Partials) -> Ses
 
 
 def _running_ends(keys: Integers, ends: Integers) -> Integers:
-    """The greatest end so far of each key's sessions, which stand together in the order of their keys."""
+    """Return the greatest end so far of each key's sessions, which are grouped by key."""
     values, ranks = np.unique(ends, return_inverse=True)
-    # Ranks are small, so that a key's place in front of them makes one number that grows with both.
+    # Ranks are small, so the key's position and the rank fit into one number that grows with both.
     running = np.maximum.accumulate(keys * len(values) + ranks) if len(ends) else ranks
     return values[running - keys * len(values)]
 
 
 def distinct_keys(keys: pa.Table, first: int) -> tuple[pa.Table, Integers]:
-    """Each key once, and where each of the first rows is among them."""
+    """Return the distinct keys, and the position among them of each of the first `first` rows."""
     columns = [one_chunk(column) for column in keys.columns]
     grouping = group_rows(np.zeros(keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
     return taken(keys, grouping.first_rows), grouping.group_of_rows()[:first]

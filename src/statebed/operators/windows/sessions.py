@@ -1,12 +1,12 @@
-"""Aggregation by key over sessions: rows that follow each other by no more than a gap.
+"""Aggregation by key over sessions: rows that follow each other within a gap.
 
-A row at t opens the session [t, t + gap). Sessions that overlap or touch are one, as in Spark: they merge across
-batches, and a late row may join two. The state of a key is the list of its open sessions, with their partials; of each
-key at most one timer is pending, for the end of its first session, so that closing looks at the keys alone that are
-due. Sessions may be of any length.
+A row at t opens the session [t, t + gap). As in Spark, sessions that overlap or touch are one: they merge across
+batches, and a late row may join two. The state of a key is the list of its open sessions with their partials. Each key
+has at most one pending timer, for the end of its first session, so that closing reads only the keys that are due.
+Sessions may have any length.
 
-Closing, early results, lateness and the changelog are as for other windows (`window_aggregate`). A row is late when the
-session that it would open by itself is over, as in Spark.
+Closing, early results, lateness and the changelog work as for other windows (`windows.aggregate`). As in Spark, a row
+is late if the session that it would open by itself is over.
 """
 
 import datetime as dt
@@ -42,23 +42,23 @@ from statebed.state.live.files import BEGINNING, END
 SESSIONS = "sessions"
 TIMERS = "timers"
 PENDING = "pending"
-"""When the timer of a key is due."""
+"""Column with the time at which the timer of a key is due."""
 _LEAST_BIN_US = 60_000_000
 FOREVER = dt.timedelta(days=36_500_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionAggregate(WindowedAggregation):
-    """The definition of the operator."""
+    """Definition of a session aggregation."""
 
     window: SessionWindow
 
     def __post_init__(self) -> None:
         if self.changes is Changes.CHANGELOG:
             raise InputError(
-                "sessions of a changelog: a row that is taken away could split a session whose rows are folded",
+                "sessions cannot be built from a changelog: a retraction could split a session whose rows are folded",
                 where=self.where,
-                fix="make sessions of rows that are only added, or use a tumbling or sliding window",
+                fix="build sessions from an append-only stream, or use a tumbling or sliding window",
             )
         super().__post_init__()
 
@@ -99,7 +99,7 @@ class SessionAggregate(WindowedAggregation):
         return event_time_us + self.window.gap_us - 1
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        if clock.watermark_us is not None:  # while the rows of the epoch come in
+        if clock.watermark_us is not None:  # while the rows of the epoch arrive
             tables.get_time_keyed(TIMERS).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered(batches[0], self.inputs[0], where=self.where)
         over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us
@@ -114,7 +114,7 @@ class SessionAggregate(WindowedAggregation):
         )
 
     def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:
-        """Merge new rows into the sessions of their keys, close what is due, and say what changed."""
+        """Merge new rows into the sessions of their keys, close those that are due, and return the changes."""
         view = tables.get_keyed(SESSIONS)
         keyed = by_key(rows, self.inputs[0])
         keys, place = self._touched(tables, keyed.keys, clock.watermark_us)
@@ -134,7 +134,7 @@ class SessionAggregate(WindowedAggregation):
         return after
 
     def _touched(self, tables: Tables, fed: pa.Table, watermark_us: int | None) -> tuple[pa.Table, Integers]:
-        """The keys that have rows or are due, each once, and where those that have rows are among them."""
+        """Return the distinct keys that have rows or are due, and the positions among them of those that have rows."""
         timers = tables.get_time_keyed(TIMERS)
         due = fed.slice(0, 0)
         if watermark_us is not None:
@@ -153,7 +153,7 @@ class SessionAggregate(WindowedAggregation):
         stored: pa.Table,
         watermark_us: int | None,
     ) -> None:
-        """Write the sessions that stay, and see that each key has a timer for the first of them that will change."""
+        """Write the sessions that stay, and set a timer of each key for the first of them that will change."""
         view, timers = tables.get_keyed(SESSIONS), tables.get_time_keyed(TIMERS)
         counts = np.bincount(kept.key_index, minlength=keys.num_rows)
         view.delete(filtered(keys, found & (counts == 0)))
@@ -175,14 +175,14 @@ class SessionAggregate(WindowedAggregation):
         timers.append(unarmed.append_column(pa.field(TIME, TIMESTAMP), from_numpy(first[~is_armed], TIMESTAMP)))
 
     def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
-        """When each session closes, or leaves the state if it has closed."""
+        """Return when each session closes, or expires from the state if it has closed."""
         leaves = kept.ends + self.lateness_us
         if self.emit is Emit.EARLY or not self.lateness_us:
             return leaves
         return kept.ends if watermark_us is None else np.where(kept.ends > watermark_us, kept.ends, leaves)
 
     def _shown(self, sessions: Sessions, watermark_us: int | None) -> Flags:
-        """Which sessions have a result that is put out."""
+        """Return which sessions have an emitted result."""
         if self.emit is Emit.EARLY:
             return np.ones(len(sessions), dtype=np.bool_)
         if watermark_us is None:
@@ -190,12 +190,12 @@ class SessionAggregate(WindowedAggregation):
         return sessions.ends <= watermark_us
 
     def finished(self, rows: pa.Table) -> pa.Table:
-        """Results so far of rows of the table of sessions: one row for each session."""
+        """Return results so far from rows of the table of sessions, one row per session."""
         sessions = stored_sessions(one_chunk(rows[SESSIONS]), self.partials)
         return self._results(rows, sessions).select(self.outputs[MAIN].columns.names)
 
     def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
-        """Rows of the main output, without weights, by key and start."""
+        """Return rows of the main output, without weights, sorted by key and start."""
         some = taken(keys, sessions.key_index)
         columns = [
             *(some[key.name] for key in self.keys),

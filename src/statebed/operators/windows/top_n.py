@@ -1,7 +1,7 @@
-"""The first n rows of each key and window, when the window closes.
+"""Top-n per window: the first n rows of each key and window, emitted when the window closes.
 
-Of an input that only adds, the state has the first n rows of each key and pane: what is not among those can be among
-the first n of no window. Rows are judged as by other windows: late when no window that holds them is open any more.
+For an append-only input, the state holds the first n rows of each key and pane, since no other row can be among the
+first n of a window. A row is late if all its windows are closed, as for other windows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from statebed.state import Combine, TableConfig
 
 @dataclass(frozen=True)
 class WindowTopN:
-    """The definition of the operator; without keys, the first n rows of each window."""
+    """Definition of a windowed top-n; without keys, the first n rows of each window."""
 
     operator_id: str
     input: Input
@@ -40,14 +40,14 @@ class WindowTopN:
     order: tuple[OrderBy, ...]
     numbering: Numbering = Numbering.ROW_NUMBER
     number: str | None = None
-    """The column for the row's number; None: there is none."""
+    """Column of the row's number; None for no such column."""
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
         check_input(self.input, where=self._where)
         check_top_n(self.n, self.order, self.input.columns, where=self._where)
         check_windows(self._rows, [field.name for field in number_field(self.number)], where=self._where)
-        _ = self.outputs, self.tables  # refuse names that are taken
+        _ = self.outputs, self.tables  # raises if a name is taken
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -55,7 +55,9 @@ class WindowTopN:
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
-        """Keys, window_start, window_end, the other columns, the number; and late rows."""
+        """Main output with keys, `window_start`, `window_end`, the other columns and the number; and the output of late
+        rows.
+        """
         columns = pa.schema([*self._rows.leading, *number_field(self.number)])
         return {MAIN: Output(columns), LATE: late_output(self.input)}
 
@@ -114,7 +116,7 @@ class WindowTopN:
         return self.window.newest_end(event_time_us) - 1
 
     def combined(self, rows: pa.Table) -> pa.Table:
-        """Of rows of the state the first n of each key and pane."""
+        """Return the first n rows of each key and pane from rows of the state."""
         return self._rows.combined_first(rows, self.n, self.numbering)
 
     @property
@@ -122,7 +124,7 @@ class WindowTopN:
         return self.input.changes is Changes.APPEND
 
     def _first(self, rows: pa.Table) -> pa.Table:
-        """The first n rows of each key and pane."""
+        """Return the first n rows of each key and pane."""
         found = self._rows.sorted(rows)
         return taken(found.rows, np.flatnonzero(found.shape.numbers(self.numbering) <= self.n))
 

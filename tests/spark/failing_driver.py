@@ -67,6 +67,10 @@ def keep(rows: Any, epoch: int) -> None:
 
 def started(folder: Path, scenario: str, **how: Any) -> sb.Query:
     """The job of a scenario, over two rows, one of which user code refuses."""
+    if scenario == "own_session":
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - only here
+
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     (folder / "in").mkdir()
     (folder / "in" / "rows.json").write_text(
         "".join(json.dumps({"k": k, "n": n}) + "\n" for k, n in [("a", 1), ("b", 3)])
@@ -85,7 +89,9 @@ def started(folder: Path, scenario: str, **how: Any) -> sb.Query:
     elif scenario == "aggregate":
         rows.key_by("k", name="op").agg(total=sb.aggregate(Total(), "n")).write(keep, name="out")
     else:
-        rows.key_by("k", name="op").deduplicate(keep="first").write(sink if scenario == "sink" else keep, name="out")
+        rows.key_by("k", name="op").deduplicate(keep="first").write(
+            sink if scenario in {"sink", "own_session"} else keep, name="out"
+        )
     return job.start(**how)
 
 
@@ -102,7 +108,7 @@ def main() -> None:
         query = started(folder, scenario, processing_time="10 milliseconds")
         query.await_epoch(2, timeout=120)
         query.stop()
-    elif scenario == "sink":
+    elif scenario in {"sink", "own_session"}:
         with sb.exit_codes():
             started(folder, scenario, available_now=True).await_termination()
     else:

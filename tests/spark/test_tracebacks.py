@@ -1,6 +1,8 @@
 """What a person sees when user code fails: its traceback and our error last; and nothing of Java when all went well."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +29,8 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(DRIVER.read_text().splitlines(), 1) if line.strip() == text)
 
 
+MOST_LINES = 110
+"""Lines on the screen up to our error; 180 and more of them when Spark wrote its stack traces there."""
 RAISE = 'raise ValueError("three is not allowed")'
 
 
@@ -57,8 +61,23 @@ def test_the_users_traceback_and_our_error_are_the_last_lines(
     assert lines[error + 2].startswith("  what to do: "), lines[error:]
     assert len(lines) == error + 3, lines[error:]
     assert not any(line.startswith("\tat ") for line in lines[at:])
+    assert not any(line.startswith("\tat ") for line in lines), "Spark's stack traces are in a file"
+    assert error < MOST_LINES, found.stderr
+    named = re.search(r"ERROR MicroBatchExecution: .* terminated with error \[stack trace: (.+)\]", found.stderr)
+    assert named is not None
+    with Path(named[1]).open() as log:
+        assert "\tat org.apache.spark" in log.read()
+    shutil.rmtree(Path(named[1]).parent)
     if method is not None:
         assert method in "\n".join(lines[at - 5 : at])
+
+
+def test_the_log_of_a_session_that_the_user_made_is_left_alone(tmp_path: Path) -> None:
+    found = ended(tmp_path, "own_session")
+    assert found.returncode == 1
+    assert "\tat org.apache.spark" in found.stderr
+    assert "stack trace:" not in found.stderr
+    assert "[SINK]" in found.stderr.rstrip().splitlines()[-3]
 
 
 def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebed.errors import InputError
 from statebed.java import use_java
+from statebed.spark.console_log import shorten_console_log
 
 MINIMUM_SPARK = (4, 1)
 _LOOPBACK = "127.0.0.1"
@@ -34,7 +35,8 @@ def default_session(name: str) -> SparkSession:
     use_java()
     # If only the JVM ended, idle Python workers would print tracebacks below the error that a program ends with.
     atexit.register(stop_spark)
-    return (
+    is_first = SparkContext._active_spark_context is None  # noqa: SLF001 - no public way to ask without making one
+    session = (
         SparkSession.builder.master("local[*]")
         .appName(f"statebed {name}")
         .config("spark.ui.enabled", "false")
@@ -46,6 +48,9 @@ def default_session(name: str) -> SparkSession:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
+    if is_first:
+        shorten_console_log(session)
+    return session
 
 
 def stop_spark() -> None:

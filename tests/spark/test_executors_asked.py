@@ -146,6 +146,6 @@ def test_a_stopped_session_is_refused(spark: SparkSession, monkeypatch: pytest.M
 
 def test_an_environment_that_makes_connect_sessions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "SPARK_REMOTE", "sc://far")
-    with pytest.raises(InputError, match="SPARK_REMOTE makes every new session one of Spark Connect") as caught:
+    with pytest.raises(InputError, match="SPARK_REMOTE turns every new session into a Spark Connect session") as caught:
         default_session("rides")
     assert "unset SPARK_REMOTE" in caught.value.fix

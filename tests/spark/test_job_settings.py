@@ -65,7 +65,7 @@ def test_a_misspelt_setting_is_found_before_anything_is_written(rides: Any, conf
     assert not rides.state.exists()
 
 
-@pytest.mark.parametrize(("memory", "words"), [("8m", "the least is 16 MiB"), ("999t", "more than a host has")])
+@pytest.mark.parametrize(("memory", "words"), [("8m", "the minimum is 16 MiB"), ("999t", "more than a host has")])
 def test_a_memory_that_cannot_work_is_refused(rides: Any, memory: str, words: str) -> None:
     rides.input.mkdir()
     with pytest.raises(InputError, match=words):

@@ -30,7 +30,7 @@ def test_a_source_that_goes_is_refused_until_told_and_is_read_anew_when_it_retur
     assert run("rides", "more") == 240
     for world in worlds.values():
         world.add_files(1)
-    with pytest.raises(InputError, match="fed by the sources rides, more, now they are rides"):
+    with pytest.raises(InputError, match="fed by the sources rides, more, but the job has rides"):
         run("rides")
     assert run("rides", removed="keep") == 360
     assert run("more", "rides") == 360 + 240

@@ -166,7 +166,7 @@ def test_a_time_to_live_by_epoch_time_counts_from_the_epoch_in_which_a_key_came(
 def test_definitions_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="without keys"):
         Deduplicate("d", Input("clicks", COLUMNS, ()))
-    with pytest.raises(InputError, match="not distinct columns"):
+    with pytest.raises(InputError, match="must be distinct columns"):
         Deduplicate("d", Input("clicks", COLUMNS, ("nothing",)))
     with pytest.raises(InputError, match="changelog"):
         Deduplicate("d", Input("clicks", COLUMNS, ("k",), Changes.CHANGELOG))

@@ -84,7 +84,7 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 # scripts/run_suite.py says what the parts are. It runs two commands at once, and ends with a table of their times.
 
 PYTEST := $(BIN)/python -m pytest -q
-SUITE := $(BIN)/python scripts/run_suite.py
+SUITE := $(BIN)/python scripts/run_suite.py $(if $(KEEP_GOING),--keep-going)
 
 define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"

@@ -6,7 +6,7 @@
 
 A part is a command, or a folder of tests that is dealt into several commands. Two commands run at once, the longest
 first, so that neither core waits for the other. A command that passes prints one line; one that fails prints all its
-output. After a failure no further command starts.
+output. After a failure no further command starts, unless `--keep-going` is given.
 """
 
 import argparse
@@ -212,7 +212,8 @@ def run(command: Command) -> Result:
 class Suite:
     """Runs commands in `LANES` threads and keeps their results."""
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[Command], *, keep_going: bool = False) -> None:
+        self.keep_going = keep_going
         # Static checks first: they fail soonest.
         self.waiting = sorted(commands, key=lambda command: (command.part not in CHECK, -command.seconds))
         self.running: list[Command] = []
@@ -241,7 +242,8 @@ class Suite:
         """Take the next command that may start now, waiting for it where necessary; None at the end."""
         with self.changed:
             while True:
-                if not self.waiting or any(result.status for result in self.results):
+                failed = any(result.status for result in self.results)
+                if not self.waiting or (failed and not self.keep_going):
                     return None
                 command = next((command for command in self.waiting if self._may_start(command)), None)
                 if command is not None:
@@ -300,14 +302,18 @@ def main() -> int:
     names = sorted({*TIERS, *(part.name for part in PARTS)})
     parser = argparse.ArgumentParser(description="run parts of the test suite on all cores")
     parser.add_argument("names", nargs="+", choices=names, metavar="PART", help=", ".join(names))
-    wanted = parser.parse_args().names
+    parser.add_argument("--keep-going", action="store_true", help="start further commands after a failure")
+    arguments = parser.parse_args()
+    wanted = arguments.names
     if "test" in wanted:
         check_complete()
     parts = [part for name in wanted for part in TIERS.get(name, [part for part in PARTS if part.name == name])]
     if any(part.java for part in parts) and not ARCHIVE.exists():
         parts.append(SPARK_CLASSES)
     parts += tools_of(parts)
-    suite = Suite([command for part in dict.fromkeys(parts) for command in commands_of(part)])
+    suite = Suite(
+        [command for part in dict.fromkeys(parts) for command in commands_of(part)], keep_going=arguments.keep_going
+    )
     begin = time.monotonic()
     failed = suite.run()
     print(f"\n{table(suite.results, time.monotonic() - begin)}")

@@ -15,7 +15,14 @@ FENCED_EXIT_CODE = 86
 
 
 class StatebedError(Exception):
-    """Base class of all errors, with the attributes `code`, `what`, `where` and `fix`, which its text contains."""
+    """Base class of all errors, with the attributes `code`, `what`, `where` and `fix`, which its text contains.
+
+    >>> try:
+    ...     sb.tumbling("soon")
+    ... except sb.StatebedError as error:
+    ...     bool(error.what and error.fix)
+    True
+    """
 
     code: ClassVar[str] = "STATEBED"
     exit_code: ClassVar[int] = 1
@@ -120,7 +127,14 @@ def raised_at(error: BaseException) -> str:
 
 
 class InputError(StatebedError, ValueError):
-    """An argument, an option or a graph is invalid. Detected before anything is written."""
+    """An argument, an option or a graph is invalid. Detected before anything is written.
+
+    >>> try:
+    ...     sb.tumbling("0 minutes")
+    ... except sb.InputError as error:
+    ...     error.code
+    'INPUT'
+    """
 
     code = "INPUT"
 
@@ -291,7 +305,11 @@ class ProtocolError(StatebedError):
 
 
 class FencedError(ProtocolError):
-    """A newer run owns the job. This one must stop and must not be restarted."""
+    """A newer run owns the job. This one must stop and must not be restarted.
+
+    >>> issubclass(sb.FencedError, sb.StatebedError)
+    True
+    """
 
     code = "FENCED"
     exit_code = FENCED_EXIT_CODE
@@ -466,7 +484,11 @@ class SparkStoppedError(StatebedError):
 
 
 class UnboundedStateWarning(UserWarning):
-    """An operator never forgets a key, so its state grows without limit."""
+    """An operator never forgets a key, so its state grows without limit.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", sb.UnboundedStateWarning)  # refuse state that grows for ever
+    """
 
 
 class MissingDependencyError(StatebedError, ImportError):

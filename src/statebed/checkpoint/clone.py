@@ -27,6 +27,15 @@ def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to
     """Copy job `job` as it was at `origin` (default: its newest epoch) to the new job `to`; return the copied epoch.
 
     The original job may be running. `to` must not exist. `to_state` is its state location, by default `state`.
+
+    >>> from statebed.storage import LocalStore
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    >>> sb.clone_job("state", "rides", "rides_copy")
+    2
     """
     source = ScopedStore(get_storage_provider(state), names.job_folder(job))
     target = ScopedStore(get_storage_provider(to_state or state), names.job_folder(names.check_name("job", to)))

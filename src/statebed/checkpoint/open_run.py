@@ -32,7 +32,11 @@ from statebed.protocol.retention import Retention
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run: what it starts from and what it retains."""
+    """Options of a run: what it starts from and what it retains.
+
+    >>> sb.RunOptions(retention=sb.Retention(epochs=100)).retention.epochs
+    100
+    """
 
     origin: Origin = field(default_factory=Origin)
     retention: Retention = field(default_factory=Retention)

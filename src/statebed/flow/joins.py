@@ -30,7 +30,11 @@ class Eq:
 
 
 def eq(left: str, right: str | None = None) -> Eq:
-    """Declare columns that must be equal: `eq("auction", "id")`. A single name means the same name on both sides."""
+    """Declare columns that must be equal: `eq("auction", "id")`. A single name means the same name on both sides.
+
+    >>> sb.eq("auction", "id")
+    Eq(left='auction', right='id')
+    """
     return Eq(left, right or left)
 
 
@@ -40,6 +44,9 @@ def between(lower: Duration, upper: Duration | None = None) -> Within:
     `bids.join(auctions, ..., within=between("-10 minutes", "0s"))` is `auctions.ts BETWEEN bids.ts - INTERVAL 10
     MINUTES AND bids.ts`: the auction opened up to ten minutes before the bid. That SQL text is accepted, too, as the
     only argument.
+
+    >>> sb.between("0s", "10 minutes")
+    Interval(lower_us=0, upper_us=600000000)
     """
     if upper is None:
         if not isinstance(lower, str):
@@ -69,6 +76,9 @@ def as_of(*, tolerance: Duration | None = None, deleted: str | None = None) -> A
     """Join as of the row's time: `as_of(tolerance="1 hour")`.
 
     Versions older than `tolerance` do not count. `deleted` is a boolean column that ends a key.
+
+    >>> sb.as_of(tolerance="1 hour")
+    AsOf(tolerance_us=3600000000, deleted=None)
     """
     return AsOf(None if tolerance is None else parse_duration(tolerance), deleted)
 

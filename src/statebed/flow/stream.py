@@ -55,7 +55,16 @@ Text: TypeAlias = Any
 
 
 class Flow(SparkNames):
-    """A graph of streams and operators; `name` is the job's name."""
+    """A graph of streams and operators; `name` is the job's name.
+
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    ...     test.output("earned")
+    [{'driver': 'ann', 'total': 7.5}]
+    """
 
     def __init__(self, name: str = "flow") -> None:
         self.name = check_name("job", name)

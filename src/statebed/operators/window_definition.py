@@ -236,6 +236,9 @@ def cumulative(size: Duration, step: Duration, offset: Duration | None = None, *
     """Build windows that grow by `step` up to `size` and then start again: the day so far, every hour.
 
     `on` names the column that assigns rows to windows, see `tumbling`.
+
+    >>> cumulative("1 day", "1 hour").slide_us
+    3600000000
     """
     width, grown = _positive("size", size), _positive("step", step)
     return Window(WindowShape.CUMULATIVE, width, grown, _offset(offset, width), on)

@@ -75,14 +75,22 @@ class Recovery:
 
 
 class DamagePolicy(enum.Enum):
-    """Whether to refuse or to fall back when a run opens and the newest epoch is damaged."""
+    """Whether to refuse or to fall back when a run opens and the newest epoch is damaged.
+
+    >>> sb.RunOptions(damage=sb.DamagePolicy.FALL_BACK).damage.value
+    'fall back'
+    """
 
     REFUSE = "refuse"
     FALL_BACK = "fall back"
 
 
 class RollbackPolicy(enum.Enum):
-    """Whether to refuse or to allow a fork that abandons epochs which sinks already have."""
+    """Whether to refuse or to allow a fork that abandons epochs which sinks already have.
+
+    >>> sb.RunOptions(rollback=sb.RollbackPolicy.ALLOW).rollback.value
+    'allow'
+    """
 
     REFUSE = "refuse"
     ALLOW = "allow"
@@ -90,7 +98,11 @@ class RollbackPolicy(enum.Enum):
 
 @dataclass(frozen=True)
 class Origin:
-    """Starting point of a run: a retained epoch, a savepoint, or the head if neither is set."""
+    """Starting point of a run: a retained epoch, a savepoint, or the head if neither is set.
+
+    >>> sb.Origin(savepoint="before-upgrade").is_head
+    False
+    """
 
     epoch: int | None = None
     savepoint: str | None = None

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 
 class Guarantee(enum.Enum):
-    """Delivery guarantee of a sink."""
+    """Delivery guarantee of a sink.
+
+    >>> sb.MemorySink("out").guarantee is sb.Guarantee.EXACTLY_ONCE
+    True
+    """
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"

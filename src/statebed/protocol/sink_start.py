@@ -18,7 +18,11 @@ NOT_IN_STATE = "append-only results are not kept in state"
 
 
 class SinkStart(enum.Enum):
-    """Choice for a sink that lacks epochs which are no longer retained. Without a choice, the start is refused."""
+    """Choice for a sink that lacks epochs which are no longer retained. Without a choice, the start is refused.
+
+    >>> [choice.value for choice in sb.SinkStart]
+    ['rebuild', 'start_empty', 'accept_gap']
+    """
 
     REBUILD = "rebuild"
     """Empty the sink and write it again, from retained epochs if they are complete, else from finished state."""

@@ -15,7 +15,11 @@ DEFAULT_ROWS = 20
 
 
 class ConsoleSink(BaseSink):
-    """Prints the first rows of every epoch with output, to standard output if `stream` is None."""
+    """Prints the first rows of every epoch with output, to standard output if `stream` is None.
+
+    >>> sb.ConsoleSink(sink_id="screen", rows=5).guarantee.value
+    'at least once'
+    """
 
     kind: str = "console"
 

@@ -14,7 +14,11 @@ from statebed.sinks.row_shape import RowShape, shaped_rows
 
 
 class MemorySink(BaseSink):
-    """Keeps the rows of every epoch, in a shape. `show` is called with all rows when they change."""
+    """Keeps the rows of every epoch, in a shape. `show` is called with all rows when they change.
+
+    >>> sb.MemorySink("out").guarantee.value
+    'exactly once'
+    """
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     kind: str = "memory"

@@ -30,6 +30,17 @@ class StateDiff(Answer):
     """Changes of one table, created by `diff_state`. Nothing is read until they are requested.
 
     The first column of rows is `change`: 'insert', 'delete', 'update_before' or 'update_after'.
+
+    >>> from statebed.storage import LocalStore
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    ...     test.feed("rides", [{"driver": "bob", "fare": 5.0, "ts": "2026-01-01T12:01:00Z"}])
+    >>> changes = sb.diff_state("state", job="rides", operator="earned", since=2)
+    >>> changes.to_arrow().num_rows
+    1
     """
 
     def __init__(
@@ -170,6 +181,16 @@ def diff_state(
     With `results`, rows of aggregates, sessions and top-n are finished first, as by `read_state(results=True)`, so that
     changes show the columns that the operator puts out. Windows of other kinds cannot be compared in this way: a result
     is made of several panes, which change one by one.
+
+    >>> from statebed.storage import LocalStore
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    ...     test.feed("rides", [{"driver": "bob", "fare": 5.0, "ts": "2026-01-01T12:01:00Z"}])
+    >>> sb.diff_state("state", job="rides", operator="earned", since=2).to_arrow()["driver"].to_pylist()
+    ['bob']
     """
     location = find_location(url, job, storage_options=storage_options)
     return diff_at(

@@ -33,7 +33,18 @@ from statebed.operators.labels import stored_label, written_name
 
 
 class StateTable(Answer):
-    """One table of an operator at one epoch. Immutable; created by `read_state`."""
+    """One table of an operator at one epoch. Immutable; created by `read_state`.
+
+    >>> from statebed.storage import LocalStore
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    >>> earned = sb.read_state("state", job="rides", operator="earned", results=True)
+    >>> earned.to_arrow().num_rows
+    1
+    """
 
     def __init__(self, found: PinnedTable, request: Request, finished: Finished | None = None) -> None:
         self._found = found
@@ -240,6 +251,15 @@ def read_state(
     Arguments left out are filled in if there is only one choice; otherwise the error lists the choices. Without `epoch`
     and `savepoint`, the newest epoch is read. `internal` adds the columns `_key_hash` and `_seq`. `storage_options` are
     settings of the object store, as for `get_storage_provider`.
+
+    >>> from statebed.storage import LocalStore
+    >>> flow = sb.Flow("rides")
+    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
+    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
+    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    >>> sb.read_state("state", job="rides", operator="earned", results=True).to_arrow().to_pylist()
+    [{'driver': 'ann', 'total': 7.5}]
     """
     location = find_location(url, job, storage_options=storage_options)
     return table_at(

@@ -32,6 +32,12 @@ class Process:
             n = pc.add(pc.fill_null(ctx.get(self.seen)["n"], 0), pa.array(ctx.key_sizes))
             ctx.put(self.seen, pa.table({"n": n}))
             return ctx.keys.append_column("n", n)
+
+    >>> class Totals(sb.Process):
+    ...     total = sb.ValueState("fare double")
+    ...     output = "driver string, fare double"
+    >>> Totals.output
+    'driver string, fare double'
     """
 
     output: ClassVar[str | pa.Schema]

@@ -35,7 +35,23 @@ Rows = Any
 
 
 class ProcessKey(Process):
-    """Base class of processes over the rows of one key."""
+    """Base class of processes over the rows of one key.
+
+    >>> class Basket(sb.ProcessKey):
+    ...     items = sb.ListState("article string")
+    ...     output = "articles bigint"
+    ...     def on_rows(self, key, rows, state, ctx):
+    ...         for row in rows:
+    ...             state.items.append(article=row["article"])
+    ...         yield {"articles": len(rows)}
+    >>> flow = sb.Flow()
+    >>> clicks = flow.source("clicks", "customer string, article string, ts timestamp", watermark=("ts", "0s"))
+    >>> added = clicks.key_by("customer", name="added").process(Basket())
+    >>> with sb.testing.run(flow) as test:
+    ...     test.feed("clicks", [{"customer": "ann", "article": "tea", "ts": "2026-01-01T12:00:00Z"}])
+    ...     test.output("added")[0]["articles"]
+    1
+    """
 
     rows_as: ClassVar[str] = "dicts"
     """Form of the rows passed to `on_rows`: "dicts" (a list of dicts) or "pandas" (a DataFrame)."""

@@ -84,7 +84,13 @@ class State:
 
 @dataclass(frozen=True)
 class ValueState(State):
-    """One row per key; `columns` is SQL text such as 'amount double, at timestamp', or a schema."""
+    """One row per key; `columns` is SQL text such as 'amount double, at timestamp', or a schema.
+
+    >>> class Totals(sb.Process):
+    ...     total = sb.ValueState("n bigint, fare double", ttl="30 days")
+    >>> Totals.total.columns
+    'n bigint, fare double'
+    """
 
     columns: str | pa.Schema
 
@@ -103,7 +109,13 @@ class ValueState(State):
 
 @dataclass(frozen=True)
 class ListState(State):
-    """Rows per key in the order in which they were appended; with a time to live, each row expires separately."""
+    """Rows per key in the order in which they were appended; with a time to live, each row expires separately.
+
+    >>> class Basket(sb.ProcessKey):
+    ...     items = sb.ListState("article string, price double", ttl="1 day")
+    >>> Basket.items.columns
+    'article string, price double'
+    """
 
     columns: str | pa.Schema
 
@@ -143,6 +155,11 @@ class MapState(State):
     """Map of values per key; `key` and `value` are types, such as 'string' and 'double'.
 
     With a time to live, each entry expires separately.
+
+    >>> class Seen(sb.ProcessKey):
+    ...     pages = sb.MapState(key="string", value="timestamp")
+    >>> Seen.pages.key
+    'string'
     """
 
     key: str | pa.DataType = field(kw_only=True)

@@ -61,7 +61,11 @@ from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_p
 
 
 class Job(SparkNames):
-    """A pipeline with one state location."""
+    """A pipeline with one state location.
+
+    >>> sb.Job("rides", state="s3://bucket/state").name
+    'rides'
+    """
 
     def __init__(
         self,

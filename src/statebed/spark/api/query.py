@@ -51,7 +51,11 @@ class Trigger:
 
 
 class QueryState(enum.Enum):
-    """State of a query."""
+    """State of a query.
+
+    >>> [state.value for state in sb.QueryState]
+    ['running', 'finished', 'stopped', 'failed']
+    """
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -61,7 +65,12 @@ class QueryState(enum.Enum):
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """Snapshot of the status of a query."""
+    """Snapshot of the status of a query.
+
+    >>> status = sb.QueryStatus(sb.QueryState.RUNNING, run=1, epoch=7, problem="")
+    >>> status.epoch
+    7
+    """
 
     state: QueryState
     run: int

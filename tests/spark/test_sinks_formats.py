@@ -269,5 +269,5 @@ def test_a_sink_of_the_users_own_takes_no_options(make: Any) -> None:
     assert make(own) is own
     with pytest.raises(InputError, match="takes rows as they are"):
         make(sb.MemorySink("other"), key="k")
-    with pytest.raises(InputError, match="3 is no sink"):
+    with pytest.raises(InputError, match="expected a sink, got 3"):
         make(3)

@@ -18,9 +18,7 @@ def test_completion_shows_the_public_names_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(sb.__all__) - WITHOUT_EXAMPLE - MODULES))
-def test_every_public_name_has_an_example_that_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_public_name_has_an_example_that_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     public = getattr(sb, name)
     finder = doctest.DocTestFinder(recurse=False)

@@ -53,7 +53,7 @@ class Fault(enum.Enum):
     CRASH_AFTER = "the process dies after the effect, before it hears the answer"
     UNAVAILABLE = "the store gives up without effect: StoreUnavailableError"
     LOSE_ANSWER = "the write has its effect, the answer is lost: OutcomeUnknownError"
-    LOSE_WRITE = "the write has no effect, and nobody says so: OutcomeUnknownError"
+    LOSE_WRITE = "the write has no effect, and the answer is lost: OutcomeUnknownError"
     FLIP_BYTE = "a read gives one wrong byte"
     CUT_SHORT = "a read gives only the first half"
     STORE_HALF = "a write stores only the first half, and is acknowledged"

@@ -272,7 +272,7 @@ class Query(SparkNames):
                 self._controller.finish(self._plan.session, close=self._trigger.available_now)
             self._state = QueryState.STOPPED if self._controller.stopped else QueryState.FINISHED
             self._reporter.end(self._outcome())
-        except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
+        except BaseException as failure:  # noqa: BLE001 - raised again where the query is awaited
             if self._controller.stopped and self._controller.failure is None:
                 self._state = QueryState.STOPPED  # Spark reports the requested end as a failure
                 self._reporter.end(self._outcome())

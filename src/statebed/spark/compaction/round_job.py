@@ -103,7 +103,7 @@ class SparkRounds:
             tasks, made = order
             try:
                 made.set_result(self._run(tasks))
-            except BaseException as error:  # noqa: BLE001 - it is the answer to whoever asks for the result
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is taken
                 made.set_exception(error)
 
     def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:

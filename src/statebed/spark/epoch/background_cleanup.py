@@ -87,5 +87,5 @@ class BackgroundCollection:
 def _work(collection: Collection, done: "Future[Collected]") -> None:
     try:
         done.set_result(collection.run())
-    except BaseException as error:  # noqa: BLE001 - it is the answer to whoever takes the result
+    except BaseException as error:  # noqa: BLE001 - raised again where the result is taken
         done.set_exception(error)

@@ -134,7 +134,7 @@ def _number(conf: Mapping[str, str], key: str) -> int:
     return max(1, int(text)) if text.isdigit() else 1
 
 
-# ---- what a task is told -------------------------------------------------------------------------------------
+# ---- what a task gets ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+"""Names that a reader can tell apart: one class name for one thing, module names that are nouns, no near-twins."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "statebed"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+NOUNS_IN_ING = {"graph_drawing", "grouping", "routing", "testing", "widening"}
+"""Module names that end in -ing and are nouns of the field."""
+
+
+def test_class_names_are_unique() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_modules_are_not_called_by_gerunds() -> None:
+    gerunds = {path.stem for path in MODULES if path.stem.endswith("ing")}
+    assert gerunds <= NOUNS_IN_ING
+
+
+def test_no_two_modules_of_a_package_differ_by_a_plural_only() -> None:
+    twins = [
+        f"{path.relative_to(SOURCE)} and {path.stem}s.py"
+        for path in MODULES
+        if path.with_name(f"{path.stem}s.py").exists() or path.with_name(f"{path.stem}s").is_dir()
+    ]
+    assert twins == []

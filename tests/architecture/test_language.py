@@ -13,7 +13,28 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "statebed"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
-OPENINGS = frozenset("Of By For Those Whose What Which Who Whom So As With From In To None It Its".split())
+OPENINGS = frozenset(
+    [
+        "Of",
+        "By",
+        "For",
+        "Those",
+        "Whose",
+        "What",
+        "Which",
+        "Who",
+        "Whom",
+        "So",
+        "As",
+        "With",
+        "From",
+        "In",
+        "To",
+        "None",
+        "It",
+        "Its",
+    ]
+)
 PHRASES = re.compile(
     r"\b(in vain|so many|so often|(is|are|was|were) told|nobody|has its way|whoever|what became|told apart"
     r"|(is|are) asked|goes on|go on)\b",
@@ -70,4 +91,5 @@ def test_phrases_that_need_reading_twice_are_not_used() -> None:
 def test_the_rules_find_what_they_forbid() -> None:
     tree = ast.parse('"""Of one query."""\nx = 1\n"""So many rows."""\n')
     assert [text for _, text in docstrings(tree)] == ["Of one query.", "So many rows."]
-    assert PHRASES.search("# as so many rows") and not PHRASES.search("# many rows")
+    assert PHRASES.search("# as so many rows")
+    assert not PHRASES.search("# many rows")

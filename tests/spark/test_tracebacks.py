@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ DRIVER = Path(__file__).with_name("failing_driver.py")
 
 def ended(folder: Path, scenario: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment["TMPDIR"] = str(folder)
     return subprocess.run(
         [sys.executable, str(DRIVER), str(folder), scenario],
         capture_output=True,
@@ -67,7 +67,6 @@ def test_the_users_traceback_and_our_error_are_the_last_lines(
     assert named is not None
     with Path(named[1]).open() as log:
         assert "\tat org.apache.spark" in log.read()
-    shutil.rmtree(Path(named[1]).parent)
     if method is not None:
         assert method in "\n".join(lines[at - 5 : at])
 
@@ -94,5 +93,6 @@ def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:
 def test_a_clean_end_shows_no_stack_trace_of_java(tmp_path: Path, scenario: str, code: int) -> None:
     found = ended(tmp_path, scenario)
     assert found.returncode == code, found.stderr[-5000:]
+    assert not list(tmp_path.glob("statebed-spark-*")), "nothing was logged, so no file is left"
     assert "\tat " not in found.stderr
     assert "Exception" not in found.stderr, found.stderr[-5000:]

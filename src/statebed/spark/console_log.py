@@ -19,7 +19,8 @@ LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.python",
-    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",  # its package since Spark 4.1
 )
 _DEFAULTS = "org/apache/spark/log4j2-defaults.properties"
 _LEVEL = "spark.log.level"

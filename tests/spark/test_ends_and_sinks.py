@@ -172,7 +172,7 @@ def test_a_fork_that_is_refused_leaves_the_log_as_it_was(rides: Any) -> None:
     grouped = stream.group_by("driver", sb.tumbling("1 minute"), name="per_minute")
     grouped.agg(trips=sb.count()).write("parquet", path=str(rides.out), name="minutes")
     options = RunOptions(origin=Origin(epoch=base), rollback=RollbackPolicy.ALLOW)
-    with pytest.raises(InputError, match="not the one that its state was written with: aggregates was"):
+    with pytest.raises(InputError, match="differs from the one that wrote its state: aggregates was"):
         job.start(available_now=True, options=options)
     assert rides.record().epoch == head
 

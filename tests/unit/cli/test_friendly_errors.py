@@ -28,7 +28,7 @@ CASES = [
     (["show", "STATE", "--savepoint", "x"], "SAVEPOINT", ["monday"]),
     (["diff", "STATE", "rides", "sunday"], "SAVEPOINT", ["monday"]),
     (["state", "STATE", "-o", "earned", "--where", "totl > 1"], "INPUT", ["did you mean 'total'?"]),
-    (["state", "STATE", "-o", "earned", "--where", "total >"], "INPUT", ["total >", "a value should be"]),
+    (["state", "STATE", "-o", "earned", "--where", "total >"], "INPUT", ["total >", "a value is expected"]),
     (["state", "STATE", "-o", "earned", "-c", "a,b"], "INPUT", ["driver"]),
     (["state", "STATE", "-o", "per_minute", "--from", "yesterday"], "INPUT", ["2024-05-31 12:00"]),
     (["state", "STATE", "-o", "busiest", "-k", "1"], "INPUT", ["no key", "--where"]),

@@ -215,7 +215,7 @@ def test_a_merge_function_that_fails_changes_nothing(store: MemoryStore) -> None
     view.upsert(keys_of([1, 2]), totals([1, 2]))
     with pytest.raises(RuntimeError, match="no"):
         view.merge(keys_of([1, 2, 3]), totals([1, 1, 1]), failing)
-    with pytest.raises(InputError, match="1 rows of 2"):
+    with pytest.raises(InputError, match="returned 1 rows for 2"):
         view.merge(keys_of([1, 2, 3]), totals([1, 1, 1]), shortening)
     assert contents(view) == {1: 1, 2: 2}
 

@@ -59,7 +59,11 @@ def test_two_commands_run_at_once_and_the_longest_start_first(tmp_path: Path) ->
 
 def test_after_a_failure_nothing_starts_and_all_output_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     suite = Suite(
-        [command("bad", "echo why; exit 3", 10), command("beside", "sleep 0.3", 9), command("later", "true", 1)]
+        [
+            command("bad", "sleep 0.5; echo why; exit 3", 10),
+            command("beside", "sleep 1.5", 9),
+            command("later", "true", 1),
+        ]
     )
     assert suite.run() >= 1
     printed = capsys.readouterr().out

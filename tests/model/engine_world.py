@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -52,6 +53,7 @@ BUDGET = 1 << 18
 RETAINED = 3
 ANOTHER = "another"
 SECONDS = 60
+SETTLE_SECONDS = 10
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -312,18 +314,19 @@ class World:
                 manager.close()
 
     def check_memory(self) -> None:
-        """Check what is held between steps.
+        """Check that what is held between steps fits; compactions in the background have a row group of their own.
 
-        Compactions and checkpoints run in the background and have row groups of their own: those that are being
-        written are charged, but need not fit beside a full budget.
+        A checkpoint that is written in the background charges a row group before it has made room for it, so the
+        budget may be exceeded for as long as segments take to leave memory, but not longer.
         """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while (held := self._held_beside_compactions()) > self.budget + self.largest_batch:
+            assert time.monotonic() < deadline, (held, self.process.tiers.memory.snapshot())
+            time.sleep(0.001)
+
+    def _held_beside_compactions(self) -> int:
         memory = self.process.tiers.memory.snapshot()
-        beside = dict.fromkeys((Purpose.MERGES, Purpose.WRITES), 0)
-        for (_, purpose), nbytes in memory.accounts.items():
-            if purpose in beside:
-                beside[purpose] += nbytes
-        assert memory.used - sum(beside.values()) <= self.budget + self.largest_batch, memory
-        assert beside[Purpose.WRITES] <= len(self.process.managers) * max(self.budget // 2, self.largest_batch), memory
+        return memory.used - sum(size for (_, purpose), size in memory.accounts.items() if purpose is Purpose.MERGES)
 
     def check_merges(self) -> None:
         """A merge that fails harms nothing, and is only counted; here nothing may fail."""

@@ -53,6 +53,9 @@ proto: env  ## generate the protobuf code again from its schema
 dist: env  ## build the wheel and the source distribution into artifacts/dist
 	$(BIN)/uv build -q --no-build-isolation --python $(BIN)/python -o artifacts/dist
 
+release: env  ## build the packages, check them in an empty environment, run the tutorial there, say what to do next
+	$(BIN)/python scripts/release.py
+
 clean:  ## remove the environment, caches and demo state
 	rm -rf $(VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
 
@@ -76,6 +79,10 @@ demo: env  ## run the Nexmark demo job on local Spark; a second run resumes
 
 demo-crash: env  ## kill the demo job with SIGKILL in mid-epoch, restart it, compare with a batch recomputation
 	$(WITH_JAVA) $(BIN)/statebed demo --crash
+
+KAFKA_KILLS ?= 3
+demo-kafka: env  ## from a Kafka topic to a Kafka topic, exactly once: kill driver, worker and broker, and compare
+	$(BIN)/python scripts/demo_kafka.py --kills $(KAFKA_KILLS)
 
 doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 	$(WITH_JAVA) $(BIN)/statebed doctor
@@ -121,6 +128,9 @@ test-conformance: env  ## files read back with nothing but protobuf and DuckDB; 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
 	@$(SUITE) spark
 
+test-kafka: env  ## source and sink on a real Kafka broker (jars through Maven), which is killed
+	@$(SUITE) kafka
+
 test-cluster: env  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
 	@$(SUITE) cluster
 
@@ -147,4 +157,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help docs env java lock proto clean demo demo-crash doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench
+.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench

@@ -1,9 +1,9 @@
-"""What an epoch costs by what it touches and by how much state there is.
+"""Cost of an epoch by the number of keys it touches and by the size of the state.
 
 An epoch is: merge a batch of keys, take a checkpoint, put its files into the store. Views of two sizes take turns,
 epoch by epoch. Compactions run between epochs, as the manager's background thread would; the files that they made are
-put by the next epoch, in its time, and their bytes are counted apart. At the end each state is restored from its files
-and compared with what the view holds and with the sum of all that was added.
+put by the next epoch, in its time, and their bytes are counted separately. At the end each state is restored from its
+files and compared with what the view holds and with the sum of all that was added.
 """
 
 import statistics
@@ -37,11 +37,11 @@ _MOST_COMPACTED = ManagerOptions().max_compaction_bytes
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch took."""
+    """Measurements of one epoch."""
 
     seconds: float
     changed_bytes: int
-    """Of the files that hold changes."""
+    """Size of the files that hold changes."""
     blocks: int
     """Blocks that were written again."""
     block_bytes: int
@@ -86,7 +86,7 @@ class State:
         return Epoch(seconds, changed, blocks, block_bytes)
 
     def check(self) -> None:
-        """What is in files, the view, and the sum of everything added are the same."""
+        """Check that the files, the view, and the sum of everything added are the same."""
         self._checkpoint()
         parts = [self._view.metadata()]
         restored = KeyedView(

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import statebed as sb
 from statebed import testing
-from statebed.state.memory.pages import give_back_pages
+from statebed.state.memory.pages import give_back_pages, keep_pages
 from statebed.storage import LocalStore
 
 BUDGET = 32 << 20
@@ -94,6 +94,13 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
     "count_distinct": _aggregate(n=sb.count_distinct("v")),
     "mode": _aggregate(often=sb.mode("v")),
     "median": _aggregate(middle=sb.median("v")),
+    "sum_distinct": _aggregate(total=sb.sum_distinct("v")),
+    "collect_list": _aggregate(all=sb.collect_list("v")),
+    "collect_set": _aggregate(all=sb.collect_set("v")),
+    "string_agg": _aggregate(all=sb.string_agg("note", ",")),
+    "count_distinct with a TTL": _aggregate(n=sb.count_distinct("v"), ttl="1 hour"),
+    "mode with a TTL": _aggregate(often=sb.mode("v"), ttl="1 hour"),
+    "top 10 with a TTL": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v", ttl="1 hour")),
     "min of a changelog": _of_changes(lambda rows: rows.key_by("k", name="result").agg(least=sb.min("v"))),
     "max_by of a changelog": _of_changes(
         lambda rows: rows.key_by("k", name="result").agg(found=sb.max_by("most", "v"))
@@ -146,7 +153,7 @@ class Peak:
 
 
 def build(case: str, values: int, folder: str) -> None:
-    """Write the state of a job whose hot key has so many values."""
+    """Write the state of a job whose hot key has `values` values."""
     with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(folder))) as run:
         _begin(case, run)
         for first in range(0, values, CHUNK):
@@ -212,6 +219,7 @@ def _seconds(run: testing.TestRun, value: int, key: int) -> float:
 def main() -> None:
     """Build or measure, as the arguments say."""
     what, case, values, folder = sys.argv[1:]
+    keep_pages(BUDGET)  # as in every process whose tables share a budget
     if what == "build":
         build(case, int(values), folder)
     else:

@@ -32,7 +32,7 @@ _WORKS = {
     64 * _MIB: ("append-only", "read-modify-write", "join-like"),
     512 * _MIB: ("append-only", "read-modify-write wide", "join-like"),
 }
-"""By budget. Rows of 128 bytes instead of 32: it takes a quarter as many of them to fill five gigabytes."""
+"""State by budget. Rows of 128 bytes instead of 32: it takes a quarter as many of them to fill five gigabytes."""
 _TIMES_THE_BUDGET = 10
 _NEVER_REACHED = 1 << 40
 _ALLOCATOR_KEEPS = 0.5
@@ -50,12 +50,12 @@ _TIMEOUT_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Run:
-    """What a process did."""
+    """Outcome of a process."""
 
     said: dict[str, Any]
     peak: int
     error: str
-    """Its last word when it failed."""
+    """Last line of its output if it failed."""
 
     @property
     def rows_per_second(self) -> float:

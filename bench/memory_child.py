@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _warm_up(work: str, folder: Path) -> None:
-    """What numpy, pyarrow and the Parquet writer take once is not the engine's state."""
+    """Load once what is not the engine's state: numpy, pyarrow and the Parquet writer."""
     tiers = Tiers(MemoryController(_WARM_BUDGET), folder=folder / "warm")
     doing = WORKS[work](tiers, MemoryStore())
     for _ in doing.steps(_WARM_BYTES):

@@ -41,10 +41,10 @@ class Work(Protocol):
 
     batch_rows: int
     row_bytes: int
-    """What a row takes as state, at least."""
+    """Minimum size of a row as state."""
 
     def steps(self, state_bytes: int) -> Iterator[int]:
-        """Grow the state to so many bytes and use it; gives the rows of each step when it is done."""
+        """Grow the state to `state_bytes` and use it; yield the rows of each finished step."""
 
     def checkpoint(self) -> None:
         """Make everything durable."""

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -126,9 +127,5 @@ def _arriving(keys: int) -> Iterator[pa.RecordBatch]:
 
 @contextlib.contextmanager
 def _without_prefetch() -> Iterator[None]:
-    real = TimeKeyedView.prefetch
-    TimeKeyedView.prefetch = lambda *_, **__: []  # type: ignore[method-assign]  # the operator as it was before
-    try:
+    with mock.patch.object(TimeKeyedView, "prefetch", return_value=[]):
         yield
-    finally:
-        TimeKeyedView.prefetch = real  # type: ignore[method-assign]

@@ -27,14 +27,14 @@ class Result:
 def faster(
     case: str, baseline: str, metric: str, *, ours: float, theirs: float, unit: str, target: float | None = None
 ) -> Result:
-    """Of two speeds, where more is better."""
+    """Return the result of two speeds, where more is better."""
     return Result(case, baseline, metric, ours, theirs, ours / theirs, unit, target)
 
 
 def smaller(
     case: str, baseline: str, metric: str, *, ours: float, theirs: float, unit: str, target: float | None = None
 ) -> Result:
-    """Of two costs (time, bytes), where less is better."""
+    """Return the result of two costs (time, bytes), where less is better."""
     return Result(case, baseline, metric, ours, theirs, theirs / max(ours, 1e-9), unit, target)
 
 

@@ -39,7 +39,7 @@ class Store(Protocol):
         """Add each row's amount to the value of its key; a key without a value starts at 0."""
 
     def checksum(self) -> tuple[int, int]:
-        """Of all values: their number and their sum."""
+        """Return the number and the sum of all values."""
 
     def values(self, batch: Batch) -> Values:
         """The values of the keys of a batch, row by row."""

@@ -43,13 +43,13 @@ _PARALLELISM = 2
 _ROWS = 500_000
 _MILLION = 1_000_000
 _EPOCH_US = 20_000_000
-"""Of event time; a window takes three."""
+"""Event time of an epoch; a window takes three."""
 _BUDGET = 2 << 30
 _CACHE_BYTES = 8 << 30
 _MOST_FILES = 8
 _GOAL_MS = 200.0
 _TIME = 1 / 1.5
-"""With five times the keys an epoch takes at most 1.5 times as long."""
+"""Target: with five times the keys an epoch takes at most 1.5 times as long."""
 _KEYS = (pa.field("k", pa.int64()),)
 _AGGREGATES = (count().bind("n"), sum_of("v").bind("total", input_types=(pa.int64(),)))
 OPERATORS: dict[str, Operator] = {
@@ -88,7 +88,7 @@ class Spent:
     store: float
     """Outbox, checkpoint, metadata: encoded, put, synced, read back."""
     processor: float
-    """Of all threads, all in all."""
+    """Processor time of all threads."""
 
     @property
     def total(self) -> float:
@@ -173,7 +173,7 @@ class Job:
             self._edits[index] = compact_subtask(task, self._store, tiers=self._tiers, cache=self._cache).edits
 
     def check(self) -> None:
-        """What files hold is what was fed."""
+        """Check that the files hold what was fed."""
         found = self._in_state() if isinstance(self._operator.operator, UpdatingAggregate) else self._in_outboxes()
         if found != (self._rows, self._total):
             raise SystemExit(f"subtask: {found} rows and their sum are in files, not {self._rows, self._total}")

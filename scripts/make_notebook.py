@@ -26,7 +26,7 @@ _CELL = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 
 
 def cells() -> Iterator[Any]:
-    """Those of the file beside this one: `# %%` begins one with code, `# %% [markdown]` one with text."""
+    """Yield the cells of the file beside this one: `# %%` begins one with code, `# %% [markdown]` one with text."""
     _, *parts = _CELL.split(CELLS.read_text(encoding="utf-8"))
     for number, (kind, text) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
         made = FORMAT.v4.new_markdown_cell if kind else FORMAT.v4.new_code_cell

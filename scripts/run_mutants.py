@@ -58,7 +58,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of tests gave: the exit status of pytest, and how each failing phase of a test failed."""
+    """Outcome of a test run: the exit status of pytest, and how each failing phase of a test failed."""
 
     status: int
     failures: list[dict[str, str]]
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def copy_tree(folder: Path) -> None:
-    for name in ("src", "tests"):
+    for name in ("src", "tests", "scripts", "requirements"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
     shutil.copy2(ROOT / "pyproject.toml", folder)
 
@@ -74,7 +74,7 @@ def copy_tree(folder: Path) -> None:
 def run_tests(folder: Path, tests: list[str]) -> Outcome:
     report = folder / "report.jsonl"
     environment = os.environ | {
-        "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}",
+        "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}:{folder}",
         "MUTANT_SOURCE": str(folder / "src"),
         "MUTANT_REPORT": str(report),
         "CI": "1",  # the same examples in every run

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,9 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 An archive of classes that does not fit is ignored; warnings about it would stand in what Spark's scripts read.
 """
 PASSED = re.compile(r"(\d+) passed")
+DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(tests/.+?)$", re.MULTILINE)
+SLOWEST = 15
+"""Number of slow tests that are listed in the end."""
 NOT_LONG = "not long"
 TOOLS = "tools"
 FIND_JAVA, FIND_POSTGRES, FIND_CHROMIUM = "with-java true", "find-postgres", "find-chromium"
@@ -53,6 +56,8 @@ class Part:
     java: bool = False
     tools: tuple[str, ...] = ()
     """Scripts that find or install what it needs of the system."""
+    jars: tuple[str, ...] = ()
+    """Sets of requirements/jars.toml. Where they cannot be downloaded, the part does not run, and the suite says so."""
     environment: tuple[tuple[str, str], ...] = ()
     alone: bool = False
     """Nothing else runs at the same time."""
@@ -89,6 +94,11 @@ class Result:
     output: str
 
     @property
+    def durations(self) -> list[tuple[float, str]]:
+        """Return the slow tests of the command, with their seconds."""
+        return [(float(seconds), test) for seconds, test in DURATION.findall(self.output)]
+
+    @property
     def tests(self) -> int:
         passed = PASSED.findall(self.output)
         return int(passed[-1]) if passed else 0
@@ -102,7 +112,7 @@ SPARK_CLASSES = Part(
     environment=(("JAVA_TOOL_OPTIONS", SHORT_LIVED),),
     tools=(FIND_JAVA,),
 )
-"""Archives the classes that Spark loads; tests go on without where that cannot be done."""
+"""Archives the classes that Spark loads; tests continue without the archive where that cannot be done."""
 CHECK = (
     Part("ruff", 2, command=("bash", "-c", f"{BIN}/ruff check . && {BIN}/ruff format --check .")),
     Part("mypy", 40, command=(str(BIN / "mypy"),)),
@@ -117,6 +127,7 @@ PARTS = (
     Part("s3", 30, paths=("tests/s3",)),
     Part("conformance", 110, paths=("tests/conformance",), chunks=2),
     Part("spark", 700, paths=("tests/spark",), chunks=4, marks=f"not cluster and {NOT_LONG}", java=True),
+    Part("kafka", 150, paths=("tests/kafka",), java=True, jars=("kafka-source", "kafka-broker", "spark-avro")),
     Part("cluster", 150, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
     Part(
         "browser", 150, paths=("tests/browser",), marks=f"not alone and {NOT_LONG}", java=True, tools=(FIND_CHROMIUM,)
@@ -182,6 +193,7 @@ def commands_of(part: Part) -> Iterator[Command]:
         raise SystemExit(f"part {part.name!r} has no test files: {', '.join(part.paths)}")
     for number in range(part.chunks):
         arguments = [sys.executable, "-m", "pytest", "-q", "--color=yes" if sys.stdout.isatty() else "--color=no"]
+        arguments += [f"--durations={SLOWEST}", "--durations-min=5"]
         arguments += [*part.options, "-m", part.marks, *files[number :: part.chunks]]
         if part.java:
             arguments = [str(ROOT / "scripts" / "with-java"), *arguments]
@@ -282,11 +294,41 @@ def table(results: Sequence[Result], seconds: float) -> str:
     return "\n".join(lines)
 
 
+def slowest(results: Sequence[Result]) -> str:
+    """List the tests that took most of the time."""
+    found = sorted((one for result in results for one in result.durations), reverse=True)[:SLOWEST]
+    return "\n".join(f"{seconds:6.0f} s  {test}" for seconds, test in found)
+
+
 def tools_of(parts: Sequence[Part]) -> list[Part]:
     """Find or install what the parts need of the system, one tool after another: two installers at once collide."""
     scripts = dict.fromkeys(tool for part in parts for tool in part.needs)
     command = " && ".join(f"scripts/{script} >/dev/null" for script in scripts)
     return [Part(TOOLS, 20_000, command=("bash", "-c", command))] if scripts else []
+
+
+def without_jars(parts: Sequence[Part]) -> dict[str, str]:
+    """Download the jars of the parts; by part, the reason why its jars cannot be had."""
+    reasons: dict[str, str] = {}
+    for part in parts:
+        if part.jars:
+            done = subprocess.run(
+                [ROOT / "scripts" / "with-java", sys.executable, ROOT / "scripts" / "jars.py", *part.jars],
+                check=False,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+            )
+            if done.returncode:
+                reasons[part.name] = done.stderr.strip() or f"scripts/jars.py ended with status {done.returncode}"
+    return reasons
+
+
+def not_run(reasons: Mapping[str, str]) -> str:
+    """Describe the parts that did not run, in a block that cannot be overlooked."""
+    lines = [f"NOT RUN: {name} ({reason.splitlines()[-1]})" for name, reason in reasons.items()]
+    rule = "!" * max(len(line) for line in lines)
+    return "\n".join([rule, *lines, rule])
 
 
 def check_complete() -> None:
@@ -310,13 +352,16 @@ def main() -> int:
     parts = [part for name in wanted for part in TIERS.get(name, [part for part in PARTS if part.name == name])]
     if any(part.java for part in parts) and not ARCHIVE.exists():
         parts.append(SPARK_CLASSES)
+    parts = list(dict.fromkeys(parts))
+    reasons = without_jars(parts)
+    parts = [part for part in parts if part.name not in reasons]
     parts += tools_of(parts)
-    suite = Suite(
-        [command for part in dict.fromkeys(parts) for command in commands_of(part)], keep_going=arguments.keep_going
-    )
+    suite = Suite([command for part in parts for command in commands_of(part)], keep_going=arguments.keep_going)
     begin = time.monotonic()
     failed = suite.run()
-    print(f"\n{table(suite.results, time.monotonic() - begin)}")
+    print(f"\n{slowest(suite.results)}\n\n{table(suite.results, time.monotonic() - begin)}")
+    if reasons:
+        print(f"\n{not_run(reasons)}")
     if failed:
         left = ", ".join(command.name for command in suite.waiting)
         print(f"FAILED: {', '.join(r.command.name for r in suite.results if r.status)}; not started: {left or 'none'}")

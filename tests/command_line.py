@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a command."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What tests of several folders share; fixtures are made when they are first asked for."""
+"""Fixtures that tests of several folders share; each is created when it is first requested."""
 
 import os
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import engine
 from slow import slow_tests
 
-pytest_plugins = ("s3.server", "postgres.server")
+pytest_plugins = ("s3.server", "postgres.server", "kafka.server")
 
 # A shared machine is slow at times, which is no failure. CI must give the same answer for the same commit;
 # other runs look for new examples.

@@ -8,5 +8,5 @@ import os
 
 
 def examples(usual: int) -> int:
-    """So many times the effort that was asked for."""
+    """Return `usual` times the requested effort."""
     return usual * int(os.environ.get("TEST_EFFORT", "1"))

@@ -86,4 +86,4 @@ ROWS = pa.table(
 HERE = Path(__file__).parent
 EXPRESSIONS = (HERE / "expression_cases.txt").read_text(encoding="utf-8").splitlines()
 REFUSED = (HERE / "expression_cases_refused.txt").read_text(encoding="utf-8").splitlines()
-"""What neither has an answer for: wrong types, overflows, divisions by zero."""
+"""Expressions for which both raise: wrong types, overflows, divisions by zero."""

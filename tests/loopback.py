@@ -1,4 +1,4 @@
-"""What every test that starts a server on loopback needs."""
+"""Helpers of tests that start a server on loopback."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens on now."""
+    """Return ports that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -17,7 +17,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def without_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever proxy this machine is told to use."""
+    """Reach loopback directly, whatever proxy this machine is configured to use."""
     before = {name: os.environ.get(name) for name in ("NO_PROXY", "no_proxy")}
     for name, value in before.items():
         os.environ[name] = f"{value},127.0.0.1" if value else "127.0.0.1"

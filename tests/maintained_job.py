@@ -107,7 +107,7 @@ class MaintainedJob:
     now_us: int = 1_000 * SECOND_US
     sink: ListSink = field(default_factory=ListSink)
     states: dict[int, State] = field(default_factory=dict)
-    """By data epoch."""
+    """State by data epoch."""
     ids: int = 0
     publishes: bool = True
 
@@ -172,12 +172,12 @@ class MaintainedJob:
         return record
 
     def merged(self) -> dict[str, tuple[bytes, ...]]:
-        """What a compaction beside the epochs makes of the files of the head: for the next epoch."""
+        """Compact the files of the head beside the epochs; return the edits for the next epoch."""
         edits: dict[str, tuple[bytes, ...]] = {}
         for operator in TABLES:
             for manager in self.managers(operator, self.run.head):
                 with manager:
-                    made = manager.merge_apart(run=self.run.number, most_bytes=1 << 30)
+                    made = manager.compact_to_edits(run=self.run.number, most_bytes=1 << 30)
                 edits[operator] = (*edits.get(operator, ()), *(edit.to_bytes() for edit in made))
         return edits
 

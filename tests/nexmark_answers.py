@@ -28,7 +28,7 @@ def without_zones(rows: pa.Table) -> pa.Table:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """By all columns, floats last: they may differ in the last digits."""
+    """Sort by all columns, floats last: they may differ in the last digits."""
     names = sorted(rows.column_names, key=lambda name: (pa.types.is_floating(rows.schema.field(name).type), name))
     return rows.select(names).sort_by([(name, "ascending") for name in names])
 

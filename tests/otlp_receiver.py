@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Receiver:
-    """What was received so far."""
+    """Data received so far."""
 
     def __init__(self) -> None:
         self.traces: list[Any] = []

@@ -1,4 +1,4 @@
-"""What every store must do: one case a function, run over each implementation by the test module beside it.
+"""Contract of every store: one case a function, run over each implementation by the test module beside it.
 
 A case gets an empty store. The modules that run them load this file by its path and parametrise over `CASES`.
 """

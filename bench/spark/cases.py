@@ -1,7 +1,8 @@
-"""What is measured on Spark: which operator, over how many keys, against what, and what is promised.
+"""Cases measured on Spark: which operator, over how many keys, against what, and with which target.
 
-Everything about time is counted in rows, because rows come at a steady pace of event time: so many rows to a window, to
-the bounds of a join, to the gap of a session. That keeps the state near the number of keys that a case is called by.
+Everything about time is counted in rows, because rows arrive at a steady pace of event time: rows per window, within
+the bounds of a join, within the gap of a session. That keeps the state near the number of keys that a case is named
+after.
 """
 
 import enum
@@ -25,7 +26,7 @@ class Kind(enum.Enum):
 
 
 class Side(enum.Enum):
-    """Who does the work."""
+    """Implementation that does the work."""
 
     OURS = "statebed"
     ROCKSDB = "Spark RocksDB"
@@ -37,7 +38,9 @@ class Side(enum.Enum):
 STORES = (Side.ROCKSDB, Side.HDFS)
 FUNCTIONS = (Side.ROWS, Side.PANDAS)
 _FUNCTION_ROWS = {Side.ROWS: 100_000, Side.PANDAS: 20_000}
-"""With many keys nearly every row is a call of the function, and calls cost the same however many there are."""
+"""Rows per batch: with many keys nearly every row is a call of the function, and calls cost the same however many there
+are.
+"""
 _PROMISED = {Kind.AGGREGATE: 3.0, Kind.JOIN: 3.0, Kind.TUMBLING: 2.0, Kind.SESSION: 2.0}
 _PROMISED_FUNCTION = 30.0
 _PROMISED_FEW_KEYS = 1.0
@@ -60,7 +63,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Case:
-    """One operator over so many keys."""
+    """One operator over a number of keys."""
 
     kind: Kind
     keys: int
@@ -99,7 +102,7 @@ class Case:
 
     @property
     def interval_us(self) -> int:
-        """In the bounds of a join lie as many rows of both sides as there are keys: each row finds half a partner."""
+        """Bounds of a join that include as many rows of both sides as there are keys: each row finds half a partner."""
         return self.keys * ROW_US
 
     @property
@@ -112,7 +115,7 @@ class Case:
         return self.session_rows * ROW_US
 
     def files(self, side: Side, *, quick: bool) -> Files:
-        """As many files for each side; the same ones, but where one would take minutes for each of them."""
+        """Return the files of a side: the same for all, unless one side would take minutes for each of them."""
         if self.kind is Kind.PROCESS:
             rows = _FUNCTION_ROWS.get(side, FILE_ROWS) if self.keys >= _MILLION else FILE_ROWS
             return Files(warm=1, warm_rows=rows, measured=2 if quick else 4, rows=rows)

@@ -1,7 +1,7 @@
-"""The process of one side: starts Spark, warms up, then goes from batch to batch as it is told.
+"""The process of one side: starts Spark, warms up, then processes one batch at each signal.
 
-Arguments: the name of the side, the kind of operator, the number of keys, a folder with input (beside it, in
-`small`, lies some to warm up with), and a folder of its own.
+Arguments: the name of the side, the kind of operator, the number of keys, a folder with input (beside it, in `small`,
+lies some to warm up with), and a folder of its own.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""The gate between batches: a side stops there after each, until the benchmark lets it go on.
+"""The gate between batches: a side stops there after each, until the benchmark lets it continue.
 
-So the sides take turns, batch by batch, and the time from "go" to the next arrival is everything that one batch costs:
+The sides take turns, batch by batch, and the time from "go" to the next arrival is everything that one batch costs:
 Spark's own logs, planning, the work, the commit, the output. Messages are lines of JSON.
 """
 
@@ -16,7 +16,7 @@ _IN = 0
 
 
 class Gate:
-    """In the process of a side. What Java and others print goes to the errors' stream; only messages stay."""
+    """The gate in the process of a side. What Java and others print goes to stderr; only messages stay on stdout."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
@@ -28,7 +28,7 @@ class Gate:
         """Seconds spent at the gate, for each batch."""
 
     def close(self, batches: int) -> None:
-        """Wait for the word to begin; then stop so many batches."""
+        """Wait for the signal to begin; then stop at each of `batches` batches."""
         self.say(ready=True)
         self._await_word()
         self._left = batches
@@ -50,7 +50,7 @@ class Gate:
         while not word.endswith(b"\n"):
             letter = os.read(_IN, 1)  # nothing is read ahead: select would not see it
             if not letter:
-                os._exit(1)  # whoever would give it is gone
+                os._exit(1)  # the process that would send it has ended
             word += letter
 
     def say(self, **what: Any) -> None:

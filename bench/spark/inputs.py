@@ -23,7 +23,7 @@ _TURNS = 4
 
 
 def small_files(case: Case) -> Files:
-    """To warm up the machinery itself, before the state is filled."""
+    """Return files to warm up the machinery itself, before the state is filled."""
     if case.kind is Kind.PROCESS:
         rows = 2_000
     elif case.kind is Kind.JOIN or case.keys > FEW_KEYS:

@@ -15,7 +15,7 @@ from bench.spark.cases import DELAY, Case, Kind
 
 Frames = dict[str, DataFrame]
 MEMORY = "1g"
-"""For state, of which half is for the cache that both subtasks share; without a word from us it would be 4 GiB here."""
+"""Memory for state, half of it for the cache that both subtasks share; the default would be 4 GiB here."""
 
 
 class OutboxSink:
@@ -35,10 +35,10 @@ class OutboxSink:
         return sb.Guarantee.AT_LEAST_ONCE
 
     def open(self, run: int) -> None:
-        """It keeps no position."""
+        """Do nothing: the sink keeps no position."""
 
     def roll_back(self, run: int, epoch: int) -> None:
-        """It is never asked to."""
+        """Do nothing: it is never called."""
 
     def publish(self, publication: sb.Publication) -> None:
         self._arrived()

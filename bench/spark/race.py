@@ -20,7 +20,7 @@ from bench.spark.watch import Memory, MemoryWatch
 
 _MIB = 1 << 20
 _GATED = "addBatch"
-"""Of Spark's phases the one with the gate in it, for ours and theirs."""
+"""Phase of Spark that contains the gate, for ours and theirs."""
 
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:

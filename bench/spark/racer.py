@@ -23,7 +23,7 @@ _LAST_LINES = 25
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch took."""
+    """Measurements of one batch."""
 
     seconds: float
     processor_seconds: float

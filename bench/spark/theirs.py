@@ -21,7 +21,7 @@ Frames = dict[str, DataFrame]
 
 
 def settings(side: Side) -> dict[str, str]:
-    """Of the session, for this store."""
+    """Return the settings of the session for this store."""
     store = "HDFSBackedStateStoreProvider" if side is Side.HDFS else "RocksDBStateStoreProvider"
     return {
         "spark.sql.streaming.stateStore.providerClass": _PROVIDERS + store,

@@ -1,8 +1,7 @@
-"""What a tree of processes takes, looked at from outside: memory (proportional set size) and processor time.
+"""Resources of a process tree, measured from outside: memory (proportional set size) and processor time.
 
 The proportional set size counts a page that several processes share once, so the tree of a JVM and its forked Python
-workers can be added up. It includes pages of mapped files, which the kernel could take back; `anonymous` leaves them
-out.
+workers can be added up. It includes pages of mapped files, which the kernel could reclaim; `anonymous` leaves them out.
 """
 
 import os
@@ -16,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes; Java's part and that of its Python workers, the rest is the driver's Python."""
+    """Memory in bytes: Java's part and that of its Python workers, the rest is the driver's Python."""
 
     total: int = 0
     anonymous: int = 0
@@ -39,7 +38,7 @@ def tree_of(root: int) -> list[int]:
 
 
 def memory_of(root: int) -> Memory:
-    """Of the whole tree, now."""
+    """Return the current memory of the whole tree."""
     total = anonymous = java = workers = 0
     for pid in tree_of(root):
         try:

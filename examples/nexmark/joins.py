@@ -76,5 +76,5 @@ def _in_time(bids: Stream, auctions: Stream) -> Stream:
 
 
 def _winning(bids: Stream) -> Stream:
-    """Of each auction the highest of these; of equal ones the first."""
+    """Return the highest of these bids for each auction, or the first of equal ones."""
     return bids.key_by("auction", name="winning").top(1, ["price desc", "date_time", "bidder"])

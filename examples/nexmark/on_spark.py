@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import statebed as sb
 from examples.nexmark.queries import QUERIES
-from examples.nexmark.sources import Sources
+from examples.nexmark.sources import SOURCE_NAMES, Sources
 from statebed.flow import Stream
 from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.spark import JobStream
@@ -58,6 +58,20 @@ class JobSources(Sources):
         frame = self._events.frame(self._job.spark, name, columns)
         return self._job.source(frame, name=name, watermark=watermark)
 
+    def open_all(self) -> None:
+        """Make every source a table that SQL text can read."""
+        for name in SOURCE_NAMES:
+            getattr(self, name)
+
+
+SQL = Path(__file__).parent / "sql"
+"""The same queries as SQL text, one file each."""
+
+
+def sql_of(name: str) -> str:
+    """The SQL text of a query."""
+    return (SQL / f"{name}.sql").read_text()
+
 
 @dataclass
 class NexmarkJob:
@@ -68,15 +82,19 @@ class NexmarkJob:
     events: Events
     parallelism: int = 2
     spark: SparkSession | None = None
+    as_text: bool = False
+    """Whether the queries are those of the SQL files."""
     epochs: dict[str, list[pa.Table]] = field(default_factory=dict)
-    """By query: the rows of each epoch that had any."""
+    """Rows of each epoch that had any, by query."""
 
     @cached_property
     def job(self) -> sb.Job:
         job = sb.Job("nexmark", state=self.state, parallelism=self.parallelism, spark=self.spark)
         sources = JobSources(job, self.events)
+        if self.as_text:
+            sources.open_all()
         for name in self.names:
-            results = QUERIES[name].build(sources)
+            results = job.sql(sql_of(name), name=name) if self.as_text else QUERIES[name].build(sources)
             assert isinstance(results, JobStream)
             results.write(self._keep(name), name=name)
         return job
@@ -89,7 +107,7 @@ class NexmarkJob:
         return query
 
     def results(self, name: str) -> pa.Table:
-        """What the rows of a query come to."""
+        """Return the net rows of a query."""
         output = self.job.graph.output(self.job.sink_edge(name))
         rows = pa.concat_tables(self.epochs.get(name, []) or [output.columns.empty_table()])
         if output.changes is not Changes.CHANGELOG:

@@ -23,7 +23,7 @@ class Query:
 
     @property
     def about(self) -> str:
-        """What it asks."""
+        """Question that the query answers."""
         return inspect.getdoc(self.build) or ""
 
     def flow(self) -> Flow:

@@ -1,4 +1,4 @@
-"""What each query means over all rows at once, as SQL that DuckDB runs; times are without a zone, in UTC."""
+"""Meaning of each query over all rows at once, as SQL that DuckDB runs; times are without a zone, in UTC."""
 
 # ruff: noqa: S608 - no part of these texts comes from outside
 
@@ -95,4 +95,4 @@ REFERENCE = {
     "q23": f"""select b.*, {_OF_PERSON}, a.id, {_OF_AUCTION.replace("a.seller, ", "")}
         from bid b join person p on p.id = b.bidder join auction a on a.seller = b.bidder""",
 }
-"""By the query's name."""
+"""SQL by the query's name."""

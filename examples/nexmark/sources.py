@@ -16,13 +16,14 @@ from statebed.flow import Flow, Stream
 DELAY = "4 seconds"
 """How late events may be."""
 ARRIVED = "arrived"
+SOURCE_NAMES = ("person", "auction", "bid", "bid_on_arrival", "side_input")
 SIDE_INPUT_KEYS = 10_000
 
 _TIME = pa.timestamp("us", tz="UTC")
 
 
 def _with_plain_names(schema: pa.Schema) -> pa.Schema:
-    """With date_time for dateTime."""
+    """Return the schema with date_time for dateTime."""
     return pa.schema([field.with_name(re.sub("([A-Z])", r"_\1", field.name).lower()) for field in schema])
 
 
@@ -45,17 +46,17 @@ class Sources:
 
     @cached_property
     def person(self) -> Stream:
-        """Who signs up."""
+        """Persons who sign up."""
         return self.source("person", PERSON, ("date_time", DELAY))
 
     @cached_property
     def auction(self) -> Stream:
-        """What is offered."""
+        """Auctions that are offered."""
         return self.source("auction", AUCTION, ("date_time", DELAY))
 
     @cached_property
     def bid(self) -> Stream:
-        """Who bids how much for what."""
+        """Bids for auctions."""
         return self.source("bid", BID, ("date_time", DELAY))
 
     @cached_property

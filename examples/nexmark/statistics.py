@@ -7,7 +7,9 @@ from statebed.aggregates import functions as f
 from statebed.flow import Stream
 
 Aggregates = dict[str, Any]
-"""By the name of their column. Of type Any, because a type checker takes the names for those of other arguments."""
+"""Aggregates by the name of their column. Typed Any, because a type checker takes the names for those of other
+arguments.
+"""
 
 DAY = "date_format(date_time, 'yyyy-MM-dd') as day"
 LEVELS = {

@@ -15,51 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from statebed import testing
-from statebed.aggregates.functions import (
-    aggregate,
-    any_value,
-    approx_count_distinct,
-    approx_percentile,
-    bit_and,
-    bit_or,
-    bit_xor,
-    bool_and,
-    bool_or,
-    collect_list,
-    collect_set,
-    corr,
-    count,
-    count_distinct,
-    count_if,
-    covar_pop,
-    covar_samp,
-    first,
-    last,
-    max,  # noqa: A004 - SQL's name, used as sb.max
-    max_by,
-    mean,
-    median,
-    min,  # noqa: A004 - SQL's name, used as sb.min
-    min_by,
-    mode,
-    percentile,
-    regr_avgx,
-    regr_avgy,
-    regr_count,
-    regr_intercept,
-    regr_r2,
-    regr_slope,
-    regr_sxx,
-    regr_sxy,
-    regr_syy,
-    stddev_pop,
-    stddev_samp,
-    string_agg,
-    sum,  # noqa: A004 - SQL's name, used as sb.sum
-    sum_distinct,
-    var_pop,
-    var_samp,
-)
+from statebed.aggregates import functions as _functions
+from statebed.aggregates.functions.bits import *
+from statebed.aggregates.functions.counts import *
+from statebed.aggregates.functions.extremes import *
+from statebed.aggregates.functions.moments import *
+from statebed.aggregates.functions.sums import *
+from statebed.aggregates.functions.user_defined import *
+from statebed.aggregates.functions.values import *
 from statebed.checkpoint import (
     DamagePolicy,
     Guarantee,
@@ -73,6 +36,7 @@ from statebed.checkpoint import (
 )
 from statebed.checkpoint.clone import clone_job
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError, UnboundedStateWarning
+from statebed.expressions.user_functions import udf
 from statebed.flow import Flow, as_of, between, eq
 from statebed.flow.window_calls import (
     cume_dist,
@@ -95,10 +59,11 @@ from statebed.inspect import StateDiff, StateTable, diff_state, read_state
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessKey, ValueState
 from statebed.operators.window_definition import session
-from statebed.sinks import ConsoleSink, MemorySink, read_table, table_files
+from statebed.sinks import ConsoleSink, MemorySink, TwoPhaseSink, read_table, table_files
 
 if TYPE_CHECKING:
-    from statebed.spark import EpochSummary, Job, Query, QueryState, QueryStatus, exit_codes
+    from statebed.queries import Job, explain, stream, write_stream
+    from statebed.spark import EpochSummary, Query, QueryState, QueryStatus, exit_codes
 
 __all__ = [
     "ConsoleSink",
@@ -128,62 +93,28 @@ __all__ = [
     "StateDiff",
     "StateTable",
     "StatebedError",
+    "TwoPhaseSink",
     "UnboundedStateWarning",
     "ValueState",
-    "aggregate",
-    "any_value",
-    "approx_count_distinct",
-    "approx_percentile",
     "as_of",
     "between",
-    "bit_and",
-    "bit_or",
-    "bit_xor",
-    "bool_and",
-    "bool_or",
     "clone_job",
-    "collect_list",
-    "collect_set",
-    "corr",
-    "count",
-    "count_distinct",
-    "count_if",
-    "covar_pop",
-    "covar_samp",
     "cume_dist",
     "cumulative",
     "dense_rank",
     "diff_state",
     "eq",
     "exit_codes",
-    "first",
+    "explain",
     "first_value",
     "lag",
-    "last",
     "last_value",
     "lead",
-    "max",
-    "max_by",
-    "mean",
-    "median",
-    "min",
-    "min_by",
-    "mode",
     "ntile",
     "percent_rank",
-    "percentile",
     "rank",
     "read_state",
     "read_table",
-    "regr_avgx",
-    "regr_avgy",
-    "regr_count",
-    "regr_intercept",
-    "regr_r2",
-    "regr_slope",
-    "regr_sxx",
-    "regr_sxy",
-    "regr_syy",
     "row_number",
     "running_count",
     "running_max",
@@ -192,32 +123,21 @@ __all__ = [
     "running_sum",
     "session",
     "sliding",
-    "stddev_pop",
-    "stddev_samp",
-    "string_agg",
-    "sum",
-    "sum_distinct",
+    "stream",
     "table_files",
     "testing",
     "tumbling",
-    "var_pop",
-    "var_samp",
+    "udf",
+    "write_stream",
 ]
+__all__ += _functions.__all__
 
-_FROM_SPARK = frozenset({"EpochSummary", "Job", "Query", "QueryState", "QueryStatus", "exit_codes"})
+_FROM_SPARK = dict.fromkeys(["EpochSummary", "Query", "QueryState", "QueryStatus", "exit_codes"], "statebed.spark")
+_FROM_SPARK |= dict.fromkeys(["Job", "explain", "stream", "write_stream"], "statebed.queries")
+"""Names that need Spark, and their packages."""
 
 
-_OTHER_NAMES = {
-    "avg": "mean",
-    "std": "stddev_samp",
-    "stddev": "stddev_samp",
-    "variance": "var_samp",
-    "countDistinct": "count_distinct",
-    "sumDistinct": "sum_distinct",
-    "approxCountDistinct": "approx_count_distinct",
-    "listagg": "string_agg",
-    "every": "bool_and",
-    "any": "bool_or",
+_OTHER_NAMES = _functions.OTHER_NAMES | {
     "window": "tumbling or sb.sliding",
     "session_window": "session",
     "hop": "sliding",
@@ -237,7 +157,7 @@ def __getattr__(name: str) -> Any:
         hint = "" if ours is None else f"; use sb.{ours}"
         raise AttributeError(f"module 'statebed' has no attribute {name!r}{hint}", name=name)
     try:
-        return getattr(import_module("statebed.spark"), name)
+        return getattr(import_module(_FROM_SPARK[name]), name)
     except ModuleNotFoundError as error:
         if error.name not in {"pyspark", "pandas", "py4j"}:
             raise

@@ -85,7 +85,9 @@ class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exceptio
             return error
         found = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
         users = _users_frames(found.stack)
-        frames = tuple((one.filename, one.lineno or 0, one.name, (one.line or "")[:_MOST_LINE]) for one in users)
+        frames = tuple(
+            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_MOST_LINE]) for frame in users
+        )
         chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         before = "" if chained is None else "".join(traceback.format_exception(chained, limit=-_MOST_FRAMES))
         return cls(frames, before[-_MOST_CHARACTERS:], "".join(found.format_exception_only())[:_MOST_CHARACTERS])
@@ -102,7 +104,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exceptio
 
 def _users_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     """Return the frames from the first that is not statebed's; all frames if all are statebed's."""
-    first = next((place for place, one in enumerate(stack) if not one.filename.startswith(_OWN_CODE)), 0)
+    first = next((place for place, frame in enumerate(stack) if not frame.filename.startswith(_OWN_CODE)), 0)
     return stack[first:]
 
 
@@ -119,7 +121,7 @@ def error_text(error: BaseException) -> str:
 def raised_at(error: BaseException) -> str:
     """Return file, line and function that raised an exception, or the user's code that called it."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [one for one in frames if not one.filename.startswith(_OWN_CODE)] or list(frames)
+    users = [frame for frame in frames if not frame.filename.startswith(_OWN_CODE)] or list(frames)
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}" if users else "unknown"
 
 
@@ -372,10 +374,10 @@ class SavepointError(ProtocolError):
     code = "SAVEPOINT"
 
 
-class CollectionError(ProtocolError):
+class CleanupError(ProtocolError):
     """Clean-up was requested beyond what a committed record allows, or cannot read an object that must be kept."""
 
-    code = "COLLECTION"
+    code = "CLEANUP"
 
 
 class NothingIntactError(ProtocolError):

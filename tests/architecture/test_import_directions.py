@@ -33,12 +33,14 @@ LAYERS = [
     "config",
     "maintain",
     "metrics",
+    "sql",
     "spark",
+    "queries",
     "ui",
     "demo",
     "cli",
 ]
-"""From the lowest to the highest; a module imports from its own layer and lower ones."""
+"""Layers from the lowest to the highest; a module imports from its own layer and lower ones."""
 INNER_LAYERS = {
     "state": [
         "memory",
@@ -61,7 +63,7 @@ FREE_TO_IMPORT = {"state"}
 PUBLIC = "statebed"
 """The package itself: its exports come from everywhere, so only the layers above all others may import it."""
 CORE = LAYERS[: LAYERS.index("spark")]
-WITH_SPARK = {"spark", "ui", "demo", "cli", PUBLIC}
+WITH_SPARK = {"spark", "queries", "ui", "demo", "cli", PUBLIC}
 MODULES = sorted(path for path in (SOURCE / "statebed").rglob("*.py") if not path.name.endswith("_pb2.py"))
 
 

@@ -1,18 +1,22 @@
-"""Prose that nobody has to read twice: docstrings begin with a verb or a noun, and a few phrases are not used.
+"""Rules for prose: docstrings begin with a verb or a noun, and a few phrases are not used.
 
 The rules are those of CONTRIBUTING.md. A docstring that begins with a bare preposition or pronoun ("Of one query.",
-"What is asked.") makes sense only to somebody who knows the answer already.
+"By which rows are sorted.") makes sense only to a reader who knows the answer already.
+
+In the package, the phrases are also forbidden in strings, which users read. In tests, benchmarks, scripts and examples,
+strings are data.
 """
 
 import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "statebed"
-MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted(path for path in (ROOT / "src" / "statebed").rglob("*.py") if not path.name.endswith("_pb2.py"))
+OTHERS = sorted(path for folder in ("tests", "bench", "scripts", "examples") for path in (ROOT / folder).rglob("*.py"))
 OPENINGS = frozenset(
     [
         "Of",
@@ -62,29 +66,40 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def docstrings_and_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every docstring and comment."""
+    yield from docstrings(ast.parse(source))
+    for line, text in prose(source):
+        if text.startswith("#"):
+            yield line, text
+
+
 def openings(path: Path) -> list[str]:
     return [
-        f"{path.relative_to(SOURCE)}:{line}: {text.strip().splitlines()[0]}"
+        f"{path.relative_to(ROOT)}:{line}: {text.strip().splitlines()[0]}"
         for line, text in docstrings(ast.parse(path.read_text()))
         if re.match(r"\w*", text.strip()).group() in OPENINGS  # type: ignore[union-attr]  # it matches any text
     ]
 
 
-def phrases(path: Path) -> list[str]:
+def phrases(path: Path, texts: Callable[[str], Iterator[tuple[int, str]]] = prose) -> list[str]:
     return [
-        f"{path.relative_to(SOURCE)}:{line}: {match.group()!r}"
-        for line, text in prose(path.read_text())
+        f"{path.relative_to(ROOT)}:{line}: {match.group()!r}"
+        for line, text in texts(path.read_text())
         if (match := PHRASES.search(text))
     ]
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    wrong = [line for path in MODULES for line in openings(path)]
+    wrong = [line for path in [*MODULES, *OTHERS] for line in openings(path)]
     assert not wrong, "\n".join(wrong)
 
 
 def test_phrases_that_need_reading_twice_are_not_used() -> None:
     wrong = [line for path in MODULES for line in phrases(path)]
+    # This module names the phrases.
+    others = [path for path in OTHERS if path != Path(__file__).resolve()]
+    wrong += [line for path in others for line in phrases(path, docstrings_and_comments)]
     assert not wrong, "\n".join(wrong)
 
 

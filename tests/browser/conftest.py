@@ -29,7 +29,7 @@ class Dashboard:
     process: subprocess.Popen[bytes]
 
     def stop(self) -> int:
-        """As Ctrl-C does; gives the exit code."""
+        """Stop it as Ctrl-C does; return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=20)
 

@@ -1,4 +1,4 @@
-"""For all readers: hostile texts, keyboards, colours, large jobs, and pages that do not jump."""
+"""Accessibility and robustness: hostile texts, keyboards, colours, large jobs, and pages that do not jump."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ HOSTILE = [
 
 
 def contrast(page: Page, selector: str) -> float:
-    """Of the text of an element against what is behind it, as WCAG computes it."""
+    """Return the contrast of the text of an element with its background, as WCAG computes it."""
     return float(
         page.evaluate(
             """selector => {

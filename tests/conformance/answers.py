@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def _place(row: Sequence[Any]) -> str:
-    """By which rows are sorted: floats that differ a little must not change it, so they come last, and roughly."""
+    """Return the sort key of a row: floats come last and rounded, so that small differences do not change the order."""
     exact = [value for value in row if not isinstance(value, float)]
     return repr((exact, [f"{value:.6g}" for value in row if isinstance(value, float)]))
 
@@ -104,5 +104,5 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _beyond(some: list[Any], others: list[Any]) -> list[Any]:
-    """For messages: rows of one that the other lacks."""
+    """Return rows of one list that the other lacks, for messages."""
     return [one for one in some if not any(_alike(one, other) for other in others)][:5]

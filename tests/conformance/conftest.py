@@ -141,7 +141,7 @@ def clipped(entry: pb.FileEntry, index: int) -> pb.FileEntry:
 
 
 def all_types() -> pa.Table:
-    """One column of every common type, with nulls and extremes; no key hash is asked of them."""
+    """Return one column of every common type, with nulls and extremes; no key hash is needed."""
     numbers = [None, 0, 1, -1, 100, -128, 127]
     base = pa.array(numbers, pa.int64())
     kinds = {

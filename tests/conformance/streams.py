@@ -48,7 +48,7 @@ SHORT_AND_LONG = pytest.mark.parametrize(
 
 
 class Action(enum.Enum):
-    """What happens before an epoch."""
+    """Event before an epoch."""
 
     NOTHING = "nothing"
     CRASH = "crash"
@@ -94,7 +94,7 @@ _VALUES: list[list[Any]] = [
     [*range(-30, 13), *range(-8, 13), None],
     [None, 0.0, -0.0, 0.1, -7.25, 1e-3, math.nan],
 ]
-"""Of each column; times are added to that of the epoch."""
+"""Value ranges of each column; times are added to that of the epoch."""
 _ADVANCES = [0, 3, 7, 15, 15, 40, 40]
 _FAR_US = 10**9
 
@@ -102,9 +102,9 @@ _FAR_US = 10**9
 def for_each(
     check: "Callable[[Script], None]", case: object, *, examples: int, sources: Sequence[str] = (LEFT,), rows: int = 10
 ) -> None:
-    """Try so many streams, which are other ones for other cases; each is known by a seed.
+    """Try `count` streams, which differ between cases; each is identified by a seed.
 
-    They are not made smaller when one fails: playing a stream takes too long for that.
+    They are not shrunk when one fails: playing a stream takes too long for that.
     """
     phases = [Phase.explicit, Phase.reuse, Phase.generate]
     chosen = settings(max_examples=examples, suppress_health_check=list(HealthCheck), deadline=None, phases=phases)
@@ -149,7 +149,7 @@ def _at(row: Row, now: int) -> Row:
 
 
 def late_marks(epochs: Sequence[Epoch], sources: Sequence[str], delay_us: int) -> list[int | None]:
-    """For each epoch, and one more, up to which time rows are late in it: the watermark of the epoch before.
+    """Return for each epoch, and one more, the time up to which rows are late in it: the watermark of the epoch before.
 
     The watermark of an epoch is the greatest event time of rows of earlier epochs minus the delay, and the least of
     several sources'; while one has none, there is none.
@@ -183,7 +183,9 @@ class Played:
     delay_us: int
 
     def marks(self, sources: Sequence[str] = ()) -> list[int | None]:
-        """For each epoch, and one more, up to which time rows are late in it, for operators that read these sources."""
+        """Return for each epoch, and one more, the time up to which rows are late for operators that read these
+        sources.
+        """
         return late_marks(self.script.epochs, sources or self.sources, self.delay_us)
 
     def rows(self, source: str = LEFT, *, alone: bool = False) -> pa.Table:

@@ -29,7 +29,7 @@ AROUND_MIDNIGHT = Nexmark(
     seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000
 )
 IN_THE_EVENING = Nexmark(seed=5, events_per_second=1, first_time_us=MIDNIGHT_US - (5 * 60 + 5) * 60_000_000)
-"""From 18:55 on."""
+"""Events from 18:55 on."""
 EVENING_EVENTS = 4000
 """Until 20:01: day, evening and night."""
 END = "9999-01-01"
@@ -39,7 +39,7 @@ Event = Callable[[testing.TestRun], None]
 
 @dataclass(frozen=True)
 class Way:
-    """How a query is run: so many subtasks, epochs and bytes of memory, and what happens before some of the epochs."""
+    """How a query is run: number of subtasks and epochs, memory, and what happens before some of the epochs."""
 
     seed: int
     parallelism: int

@@ -45,7 +45,7 @@ def test_p6_running_aggregates_equal_duckdb_over_all_rows(keys: tuple[str, ...],
 
 @SHORT_AND_LONG
 def test_p6_a_running_aggregate_of_a_running_aggregate_equals_duckdb(effort: int) -> None:
-    """Its input is a changelog: every change of a group takes the result before it away."""
+    """The input is a changelog: every change of a group retracts the result before it."""
     flow = Flow("conformance")
     inner = source(flow).key_by("k", "d", name="inner").agg(n=f.count(), total=f.sum("v"), least=f.min("t"))
     inner.key_by("n", name="out").agg(

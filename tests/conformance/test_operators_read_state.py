@@ -21,7 +21,7 @@ SMALL = 1 << 20
 
 
 def held(manager: TableManager, table: str, kind: str) -> list[pa.Table]:
-    """What a subtask's own view shows of a table."""
+    """Return the rows of a table in a subtask's own view."""
     if kind == "keyed":
         return list(manager.get_keyed(table).scan())
     return [manager.get_time_keyed(table).read()]

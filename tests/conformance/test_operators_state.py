@@ -19,7 +19,8 @@ from statebed.storage import MemoryStore
 WINDOWS_PER_EPOCH, EPOCHS, ROWS_PER_WINDOW = 40, 25, 5
 SPAN_US = 10 * WINDOWS_PER_EPOCH
 OPEN_US = 2 * SPAN_US + 80
-"""What is not final: the watermark of an epoch comes from the rows before it; operators add less than 80 us."""
+"""Time span that is not final: the watermark of an epoch comes from the rows before it; operators add less than 80 us.
+"""
 
 
 def flow_of(step: Callable[..., Any]) -> Flow:
@@ -47,7 +48,7 @@ def rows_of(epoch: int) -> pa.Table:
 
 
 def live_bytes(store: MemoryStore, t: testing.TestRun) -> int:
-    """Of the data files that the last epoch refers to."""
+    """Return the size of the data files that the last epoch refers to."""
     metadata = ParquetBackend(store).load_operator_metadata("conformance", "out", t.epoch)
     assert metadata is not None
     subtasks = [one for table in metadata.tables.values() for one in table.subtasks.values()]

@@ -140,7 +140,7 @@ def test_a_session_from_before_the_first_watermark_is_put_out_when_it_closes_not
 @SHORT_AND_LONG
 @pytest.mark.parametrize("emit", EMITS)
 def test_p6_sessions_equal_duckdb_when_no_row_is_late(emit: str, effort: int) -> None:
-    """For any cut into batches: a session is the rows that follow each other by no more than the gap."""
+    """A session is the rows that follow each other by no more than the gap, for any split into batches."""
     patient = 2 * 10**10
 
     def check(script: Script) -> None:

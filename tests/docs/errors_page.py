@@ -22,6 +22,7 @@ the attributes `what` (what is wrong), `where`, and `fix` (what to do). Its text
 Catch a group (`InputError`, `StorageError`, `FormatError`, `ProtocolError`) or a single class. If a builtin exception
 fits, it is a second base class. The command line prints the text on stderr and exits with the code in the table: 1, or
 86 for a fenced run ([what to do](../howto/fenced-runs.md)). Wrong usage of the command line exits with 2.
+[Error messages](error-messages.md) shows what common mistakes print.
 
 *This page is generated from the code, and a test compares them.*
 """

@@ -72,7 +72,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Source lag",
                 "offsets not yet read after the newest batch, if the source reports them",
-                ((f"statebed_source_offsets_behind{{{_JOB}}}", "{{job_name}} {{source}}"),),
+                (
+                    (f"statebed_source_offsets_behind{{{_JOB}}}", "{{job_name}} {{source}}"),
+                    (
+                        f"max by (job_name, source, topic) (statebed_source_partition_offsets_behind{{{_JOB}}})",
+                        "{{job_name}} {{source}} slowest partition of {{topic}}",
+                    ),
+                ),
                 "none",
                 "stat",
                 4,

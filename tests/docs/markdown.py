@@ -28,7 +28,7 @@ class Block:
 
     document: str
     line: int
-    """Of its first line of content, from 1."""
+    """Number of its first line of content, from 1."""
     language: str
     text: str
     not_run: str = ""

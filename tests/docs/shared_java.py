@@ -1,8 +1,8 @@
 """A Java process that the documents of a test run share, so that each of them need not start its own.
 
-A document still runs in a Python process of its own, and makes a Spark of its own inside the shared Java. Both
-processes stand in the same folder, as they do for a user, so relative paths mean the same to both. The folder is empty
-when a document begins. Java is replaced after a document that failed, because nobody knows what that left behind.
+A document still runs in a separate Python process, and creates its own Spark inside the shared Java. Both processes use
+the same working folder, as they do for a user, so relative paths mean the same to both. The folder is empty when a
+document begins. Java is replaced after a document that failed, because its state is unknown.
 """
 
 import shutil

@@ -26,8 +26,9 @@ SHOWN = {"text"}
 HELD_BY_OTHER_TESTS = {
     "docs/contributing/recipes.md": "tests/docs/test_recipes.py",
     "docs/format.md": "tests/unit/format/test_specification.py",
+    "docs/howto/kafka.md": "tests/kafka/test_kafka_page.py",
 }
-"""Documents with blocks in other languages, and the test that compares them with the code."""
+"""Documents with blocks in other languages, or that need a server, and the test that runs them or compares them."""
 MAX_NOT_RUN = 9
 """Blocks that cannot run here; each gives its reason. A cluster is had by tests/spark/test_packed_cluster.py."""
 TIMEOUT_SECONDS = 280
@@ -60,7 +61,7 @@ def is_make(words: list[str]) -> bool:
 
 
 def steps(document: Path) -> list[dict[str, Any]]:
-    """What the runner does for one document."""
+    """Return the steps of the runner for one document."""
     found: list[dict[str, Any]] = []
     for block in blocks(document):
         if block.is_output:

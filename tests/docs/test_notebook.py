@@ -15,7 +15,7 @@ Shape = list[tuple[str, str, list[list[str]]]]
 
 
 def shape(path: Path) -> Shape:
-    """Of each cell: kind, source, and of each output the forms it has."""
+    """Return the kind and source of each cell, and the forms of each output."""
     cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return [
         (

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "names-of-prior-system
 
 
 def rows() -> list[tuple[str, str]]:
-    """What each row of the tables calls it there, and here."""
+    """Return the two names in each row of the tables: the other system's and ours."""
     found = [
         re.split(r"(?<!\\)\|", line)[1:3] for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"
     ]

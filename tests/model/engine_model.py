@@ -1,4 +1,4 @@
-"""What the engine's tables must hold, as plain dicts: the model that the state machine compares the engine with.
+"""Expected contents of the engine's tables, as plain dicts: the model that the state machine compares the engine with.
 
 Four tables have the same columns (a key, a number, a text; a time where rows have one), so that one kind of row and one
 set of steps serves all: `totals` (keyed), `visits` (keyed, expiring by event time), `fares` (time keyed) and `prices`
@@ -94,7 +94,7 @@ class Model:
                 self.prices[row.key, row.time] = row
 
     def write(self, table: str, batch: Sequence[Row]) -> None:
-        """What the operation Insert does."""
+        """Apply the operation Insert."""
         (self.upsert if table in KEYED else self.append)(table, batch)
 
     def delete_keys(self, table: str, keys: Iterable[int | None]) -> None:

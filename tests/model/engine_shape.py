@@ -39,7 +39,7 @@ class Shape:
     renamed: bool = False
     """The column `number` is called `amount`."""
     wide: bool = False
-    """It has 64 bits instead of 32."""
+    """Whether the column has 64 bits instead of 32."""
     extra: bool = False
     """There is a column more, with a default."""
     reordered: bool = False

@@ -102,12 +102,12 @@ class World:
         """Bytes of the budget that something else takes."""
         self.compaction = compaction
         self.arrival = arrival
-        """In which order the rows of a batch come."""
+        """Order in which the rows of a batch arrive."""
         self.folder = tempfile.TemporaryDirectory(prefix="statebed-engine-")
         self.model = Model()
         self.shape = Shape()
         self.epochs: dict[int, Model] = {0: Model()}
-        """What each epoch that may have been committed holds."""
+        """Contents of each epoch that may have been committed."""
         self.savepoints: dict[str, Model] = {}
         self.largest_batch = 0
         self.doomed_at: int | None = None
@@ -217,7 +217,7 @@ class World:
         self.model.advance(watermark_us)
 
     def compact(self, *tables: str, wait: bool) -> None:
-        """Merge all files of these tables, or of all; it may go on beside what comes next."""
+        """Compact all files of these tables, or of all; without `wait` it may continue in the background."""
         answers = [manager.compact(*tables) for manager in self.process.managers]
         for answer in answers if wait else ():
             answer.result(timeout=SECONDS)
@@ -236,7 +236,7 @@ class World:
         """Commit the oldest checkpoint under way."""
         process = self.process
         oldest = process.under_way.pop(0)
-        # Whether it is committed is decided by the store, also if nobody hears of it.
+        # The store decides whether it is committed, even if the response is lost.
         self.epochs[oldest.epoch] = oldest.model
         completed = [answer.result(timeout=SECONDS) for answer in oldest.answers]
         record = process.run.commit(EpochDraft(operators=[operator_entry(completed)]))
@@ -256,7 +256,7 @@ class World:
     def save(self, name: str) -> None:
         """A savepoint of a new epoch, which the epoch after it brings."""
         epoch = self.commit().epoch
-        self.process.run.ask(pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch)))
+        self.process.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch)))
         self.commit()
         self.savepoints[name] = self.epochs[epoch]
 
@@ -266,7 +266,7 @@ class World:
         return [path for path in paths if not path.endswith(names.record(1).rpartition("/")[2])]
 
     def clone(self, parallelism: int) -> None:
-        """Go on with a clone of the newest epoch, as another job in another store."""
+        """Continue with a clone of the newest epoch, as another job in another store."""
         self.crash()
         self.clones += 1
         disk, job = MemoryStore(), f"{JOB}-{self.clones}"
@@ -283,7 +283,7 @@ class World:
         self.process.tiers.memory.reserve(ANOTHER, Purpose.WRITES, self.budget).release()
 
     def prefetch(self, table: str, keys: Sequence[int | None]) -> None:
-        """Rows of some keys come nearer; nobody waits for it."""
+        """Prefetch rows of some keys, without waiting."""
         for manager, batch in self.by_owner(table, [Row(key, 0, 0, None) for key in keys]):
             wanted = batch.select(["key"])
             if table in KEYED:

@@ -57,7 +57,7 @@ class Clock:
 
 @dataclass
 class Content:
-    """What an epoch consists of, as whoever wrote it knows."""
+    """Contents of an epoch, as known to its writer."""
 
     files: dict[int, list[bytes]]
     """The bytes of every live data file, by subtask."""
@@ -65,13 +65,13 @@ class Content:
 
 
 class Oracle:
-    """What must be true, told by nobody but the writers."""
+    """Facts that must hold, known from the writers only."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.attempts: dict[bytes, Content] = {}
         self.log: dict[int, pb.CheckpointMetadata] = {}
-        """Every record by number, as first created; numbers that were collected too."""
+        """Every record by number, as first created; including deleted ones."""
         self.named: dict[int, frozenset[str]] = {}
         self.acknowledged: dict[int, bytes] = {}
         self.broken: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ class Oracle:
 
     def created(self, number: int, record: pb.CheckpointMetadata, named: frozenset[str]) -> None:
         if number in self.log:
-            return  # a superseded run put it again after it was collected; it must never hear success
+            return  # a superseded run put it again after it was deleted; it must never hear success
         assert number == max(self.log, default=0) + 1, f"record {number} leaves a gap in the log"
         assert number == 1 or record.run >= self.head.run, f"P3: run {record.run} committed {number} though fenced"
         assert number == 1 or record.min_epoch >= self.head.min_epoch, "min_epoch fell"
@@ -114,7 +114,7 @@ class Oracle:
         return [number for number in self.log if number >= self.head.min_epoch]
 
     def protected(self) -> set[str]:
-        """What may not be deleted now: named by what the licence whose grace is over keeps, or pinned since."""
+        """Return what may not be deleted now: kept by the licence whose grace period is over, or pinned since."""
         horizon = self.clock.now_us - GRACE_US
         licence = max((n for n, record in self.log.items() if record.finish_time_us <= horizon), default=0)
         lowest = self.log[licence].min_epoch if licence else 1

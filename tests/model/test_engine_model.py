@@ -29,7 +29,7 @@ from statebed.testing.faults import SimulatedCrash
 
 PARALLELISM = st.integers(1, 4)
 PICKS = st.integers(0, 999)
-"""Which of the things that are there by then."""
+"""Choice among the things that exist by then."""
 KEYS: list[int | None] = [None, *range(9)]
 rows = st.builds(
     Row,
@@ -166,8 +166,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.compact(*sorted(some), wait=wait)
 
     @rule()
-    def collect(self) -> None:
-        self.world.process.run.collect()
+    def clean_up(self) -> None:
+        self.world.process.run.clean_up()
 
     # ---- starts ------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             world.commit()
             if collecting:
-                world.process.run.collect()
+                world.process.run.clean_up()
         except BaseException as error:
             if not _is_crash(error):
                 raise
@@ -226,7 +226,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(parallelism=PARALLELISM)
     def clone(self, parallelism: int) -> None:
-        """Another job goes on elsewhere with a copy of the state."""
+        """Another job continues elsewhere with a copy of the state."""
         self.world.clone(parallelism)
 
     # ---- what must hold ----------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ TestEngine = EngineMachine.TestCase
 
 
 def test_the_budget_is_small_enough_to_matter_and_files_are_merged() -> None:
-    """What the machine plays makes tables spill and merge; otherwise it would show little."""
+    """The machine's steps make tables spill and compact; otherwise it would show little."""
     world = World(2)
     for seed in range(6):
         for table in TABLES:
@@ -288,7 +288,7 @@ def test_the_budget_is_small_enough_to_matter_and_files_are_merged() -> None:
             world.model.write(table, batch)
         world.commit()
     assert world.process.tiers.memory.snapshot().events["spills"] > 10
-    assert sum(manager.metrics().compaction.merges for manager in world.process.managers) > 0
+    assert sum(manager.metrics().compaction.compactions for manager in world.process.managers) > 0
     for table in TABLES:
         assert world.rows(table) == world.model.rows(table)
     world.check_memory()

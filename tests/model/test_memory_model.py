@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from statebed.state.memory.controller import Hold, MemoryController, Offer, Purpose, Reservation
+from statebed.state.memory.controller import Hold, MemoryController, Purpose, Reservation, SpillOffer
 from statebed.state.memory.sizes import held_bytes
 
 OWNERS = st.sampled_from(["bids", "rides"])
@@ -26,7 +26,7 @@ class MemoryModel(RuleBasedStateMachine):
         self.parents = [pa.array(range(100 * (n + 1)), pa.int64()) for n in range(4)]
         self.alive: dict[int, tuple[str, pa.Table]] = {}
         self.reserved: dict[int, int] = {}
-        self.sealed: dict[int, Offer] = {}
+        self.sealed: dict[int, SpillOffer] = {}
 
     @rule(target=holds, parent=st.integers(0, 3), start=st.integers(0, 90), owner=OWNERS, purpose=PURPOSES)
     def hold(self, parent: int, start: int, owner: str, purpose: Purpose) -> Hold:

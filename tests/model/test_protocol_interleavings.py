@@ -1,7 +1,7 @@
 """Several runs at once, stepped one store operation at a time in many seeded orders.
 
-The scheduler lets one run go on for a while, then another; a run that it leaves in the middle of an operation is a
-zombie by the time it goes on. The oracle watches the disk itself, so a breach is found where it happens.
+The scheduler lets one run proceed for a while, then another; a run that is left in the middle of an operation is a
+zombie by the time it proceeds. The oracle watches the disk itself, so a breach is found where it happens.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from effort import examples
 from model.protocol_world import Engine, World
 
 from statebed.checkpoint import Origin, Retention, RollbackPolicy, RunOptions
-from statebed.errors import CollectionError, ProtocolError, StatebedError
+from statebed.errors import CleanupError, ProtocolError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.testing.faults import FaultStore, Operation
 
@@ -85,22 +85,22 @@ def start(world: World, actor: Actor, origin: Origin | None = None) -> Engine:
 
 
 def work(world: World, engine: Engine, rng: random.Random, epochs: int) -> None:
-    """Commit, publish, collect; a collection that cannot read what it must keep does not end a run."""
+    """Commit, publish, clean up; a clean-up that cannot read what it must keep does not end a run."""
     for number in range(epochs):
         if rng.random() < 0.2:
             with contextlib.suppress(ProtocolError):
                 name = rng.choice("ab")
-                engine.run.ask(pb.Request(savepoint=pb.SavepointRequest(name=name)))
+                engine.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name=name)))
         if rng.random() < 0.15:
             with contextlib.suppress(ProtocolError):
-                engine.run.ask(pb.Request(drop_savepoint=pb.DropSavepointRequest(name=rng.choice("ab"))))
+                engine.run.add_request(pb.Request(drop_savepoint=pb.DropSavepointRequest(name=rng.choice("ab"))))
         tag = f"{threading.current_thread().name}-{number}"
         engine.commit(tag, changed={rng.randrange(2)}, dropped=rng.randrange(2), compact=rng.random() < 0.2)
         engine.publisher.publish_pending()
         world.clock.now_us += rng.randrange(8) * 1_000_000
         if rng.random() < 0.7:
-            with contextlib.suppress(CollectionError):
-                engine.run.collect()
+            with contextlib.suppress(CleanupError):
+                engine.run.clean_up()
 
 
 def worker(world: World, name: str, seed: int, *, epochs: int, origin: Callable[[], Origin]) -> Actor:
@@ -120,7 +120,7 @@ def older(world: World, rng: random.Random) -> Origin:
 
 
 def prelude(world: World, rng: random.Random) -> None:
-    """A job with a short history, so that there is something to collect and to go back to."""
+    """A job with a short history, so that there is something to clean up and to go back to."""
     actor = Actor("prelude", lambda a: work(world, start(world, a), rng, 4))
     play(world, [actor], random.Random(0))
 
@@ -135,7 +135,7 @@ def quiesce(world: World) -> None:
             engine.commit(f"end-{number}", changed={0, 1}, dropped=99)
             engine.publisher.publish_pending()
         world.clock.now_us += 1_000_000_000
-        engine.run.collect()
+        engine.run.clean_up()
         left.extend(world.orphans())
 
     play(world, [Actor("end", story)], random.Random(0))

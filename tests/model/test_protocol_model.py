@@ -12,7 +12,7 @@ from model.protocol_world import Engine, World
 
 from statebed.checkpoint import DamagePolicy, Origin, Retention, RollbackPolicy, RunOptions
 from statebed.errors import (
-    CollectionError,
+    CleanupError,
     FencedError,
     FormatError,
     OutcomeUnknownError,
@@ -111,16 +111,16 @@ class ProtocolMachine(RuleBasedStateMachine):
         assert live or not done, "P3: a superseded run committed"
 
     @precondition(lambda self: self.processes)
-    @rule(epochs=st.integers(1, 5), publish=st.booleans(), collect=st.booleans(), data=st.data())
-    def work(self, epochs: int, publish: bool, collect: bool, data: st.DataObject) -> None:
-        """What a run does all day; the newest run is mostly the live one."""
+    @rule(epochs=st.integers(1, 5), publish=st.booleans(), clean_up=st.booleans(), data=st.data())
+    def work(self, epochs: int, publish: bool, clean_up: bool, data: st.DataObject) -> None:
+        """Do the usual work of a run; the newest run is mostly the live one."""
         for _ in range(epochs):
             self.commit(0, data.draw(st.sets(st.integers(0, 1))), 0, compact=False, plan=None)
             if publish and self.processes:
                 self.publish(0, None)
             self.advance(4)
-        if collect and self.processes:
-            self.collect(0, None)
+        if clean_up and self.processes:
+            self.clean_up(0, None)
 
     @precondition(lambda self: self.processes)
     @rule(at=which, plan=faults)
@@ -145,10 +145,10 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.processes)
     @rule(at=which, plan=faults)
-    def collect(self, at: int, plan: Plan) -> None:
+    def clean_up(self, at: int, plan: Plan) -> None:
         process = self._pick(at)
         if process is not None:
-            self._step(process, plan, process.engine.run.collect)
+            self._step(process, plan, process.engine.run.clean_up)
 
     @rule(seconds=st.integers(1, 15))
     def advance(self, seconds: int) -> None:
@@ -183,10 +183,10 @@ class ProtocolMachine(RuleBasedStateMachine):
             process.engine.commit(f"last{step}", changed={0, 1}, dropped=9)
             process.engine.publisher.publish_pending()
         self.world.clock.now_us += 1_000 * 1_000_000
-        process.engine.run._collections = 0  # the sweep that comes every so often comes now
-        process.engine.run.collect()
-        process.engine.run._collections = 0
-        process.engine.run.collect()
+        process.engine.run._cleanups = 0  # the next clean-up is a sweep
+        process.engine.run.clean_up()
+        process.engine.run._cleanups = 0
+        process.engine.run.clean_up()
         self.world.check()
         assert not self.world.orphans()
         oracle = self.world.oracle
@@ -235,7 +235,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     def _ask(self, process: Process | None, request: pb.Request) -> None:
         with contextlib.suppress(ProtocolError):
             if process is not None:
-                process.engine.run.ask(request)
+                process.engine.run.add_request(request)
 
     def _step(self, process: Process, plan: Plan, action: Callable[[], object]) -> bool:
         """Whether the step was acknowledged."""
@@ -247,12 +247,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         except SimulatedCrash:
             self.processes.remove(process)
         except FencedError:
-            assert superseded, "the live run was told that it is fenced"
+            assert superseded, "the live run was fenced"
             self.processes.remove(process)
         except OutcomeUnknownError:
             self.processes.remove(process)
-        except CollectionError:
-            assert superseded or plan, "the live run cannot collect"
+        except CleanupError:
+            assert superseded or plan, "the live run cannot clean up"
         except StoreUnavailableError:
             pass
         except StatebedError:

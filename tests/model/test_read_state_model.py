@@ -23,7 +23,7 @@ from statebed.storage import ScopedStore
 
 
 class ReadingMachine(EngineMachine):
-    """What the engine's machine does, and readers of its files beside it."""
+    """The engine's machine, with readers of its files beside it."""
 
     @property
     def location(self) -> JobLocation:
@@ -172,7 +172,7 @@ def test_p2_every_epoch_of_a_run_with_spills_and_merges_reads_as_it_was() -> Non
         for table in TABLES:
             assert rows_of(machine.table(table)) == world.rows(table), (seed, table)
     assert world.process.tiers.memory.snapshot().events["spills"] > 10
-    assert sum(manager.metrics().compaction.merges for manager in world.process.managers) > 0
+    assert sum(manager.metrics().compaction.compactions for manager in world.process.managers) > 0
     for number in numbers[-2:]:
         for table in KEYED:
             assert rows_of(machine.table(table, epoch=number)) == machine.held_at(number).rows(table)

@@ -198,7 +198,7 @@ def windows_of(window: Window, time: int) -> list[tuple[int, int]]:
 def model_output(
     admitted: Iterable[Admitted], window: Window = OPERATOR.window
 ) -> dict[tuple[object, ...], tuple[object, ...]]:
-    """What admitted rows give once every window is closed."""
+    """Return the results of admitted rows once every window is closed."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for one in admitted:
         assert one.row.time is not None

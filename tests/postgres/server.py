@@ -122,7 +122,7 @@ def _programs() -> Path:
 
 
 def _unprivileged(folder: Path) -> dict[str, Any]:
-    """As whom to run: PostgreSQL refuses root, so then as a user that has no rights."""
+    """Return the user to run as: PostgreSQL refuses root, so then a user without rights."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

@@ -46,7 +46,7 @@ def test_a_job_on_s3_is_looked_at_with_every_command(
     with dashboard_jobs.written(s3_store) as writer:
         writer.epochs(2)
         live: Run = writer.run._cluster.run
-        live.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+        live.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
         writer.epochs(2)
         # The job is still there: nothing below waits for it or is refused by it.
         [job] = shell.json("ls", s3_url)

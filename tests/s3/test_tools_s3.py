@@ -6,14 +6,14 @@ from unit.maintain.test_beside_a_writer import check_beside_a_writer
 
 from statebed.checkpoint import CheckpointLog
 from statebed.format import names
-from statebed.inspect.verification import Trouble, verify_log
+from statebed.inspect.verification import DamageKind, verify_log
 from statebed.maintain import (
     Through,
-    collect_garbage,
     compact_offline,
     create_savepoint,
     find_garbage,
     plan_repair,
+    remove_garbage,
     repair,
     rescale_offline,
 )
@@ -42,8 +42,8 @@ def test_p7_a_damaged_and_a_missing_file_on_s3_are_named_and_the_job_is_brought_
         job.store.delete(missing)
         found = verify_log(log)
         assert {one.path: one.trouble for one in found.findings} == {
-            damaged: Trouble.DAMAGED,
-            missing: Trouble.MISSING,
+            damaged: DamageKind.DAMAGED,
+            missing: DamageKind.MISSING,
         }
         plan = plan_repair(log, found)
         assert (plan.base, plan.lost) == (3, (4,))
@@ -64,7 +64,7 @@ def test_state_on_s3_is_saved_re_assigned_merged_and_cleaned_up(s3_store: Object
         assert compact_offline(log).changed is not None
         job.store.put(names.data_file(3, "totals", "counts", 0, "0" * 32), b"of an attempt that failed")
         assert len(find_garbage(log, grace_us=0)) == 1
-        collect_garbage(log, through=Through.OWN_RUN, grace_us=0)
+        remove_garbage(log, through=Through.OWN_RUN, grace_us=0)
         assert find_garbage(log, grace_us=0) == []
         assert verify_log(log).whole
         job.open()

@@ -34,7 +34,7 @@ OUTBOX = encode_outbox(pa.table([["a"], [1]], schema=SCHEMA))
 
 
 class ForgetfulStore(MemoryStore):
-    """A table's folder that keeps only the newest data file: nobody reads older ones, so the manifest alone grows."""
+    """A table's folder that keeps only the newest data file: older ones are never read, so the manifest alone grows."""
 
     _newest = ""
 
@@ -48,12 +48,12 @@ class ForgetfulStore(MemoryStore):
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured, over windows of equal length."""
+    """Measurements over windows of equal length."""
 
     seconds: list[float]
     """Median of an epoch's processor time in each window: other processes on the machine do not count."""
     driver_bytes: list[int]
-    """What the run, the publisher and the sinks hold, at the end of each window; the stores apart."""
+    """Bytes held by the run, the publisher and the sinks at the end of each window, without the stores."""
     entries: list[int]
     """Objects in the folder of the Parquet table's entries, at the end of each window."""
     resident_bytes: list[int]
@@ -79,7 +79,7 @@ class Life:
         self._driver = (self.run, self.publisher, parquet, debezium)
 
     def epoch(self) -> None:
-        """What a controller does for one epoch."""
+        """Do the work of a controller for one epoch."""
         run = self.run
         run.serve_requests()
         path = names.outbox_file(run.next_epoch, "op", "", 0, digest(OUTBOX))
@@ -89,7 +89,7 @@ class Life:
         position = pb.SourcePosition(kind="test", opaque=b"x")
         run.commit(EpochDraft(operators=[], outbox=[outbox], sinks=sinks, source_position=position))
         self.publisher.publish_pending()
-        run.collect()
+        run.clean_up()
 
     def driver_bytes(self) -> int:
         return reachable_bytes(self._driver, apart=(self.disk, *self.tables))
@@ -136,7 +136,7 @@ def main(epochs: int) -> None:
     """Print the first and the last window."""
     figures = measure(epochs, window=1_000)
     for name, place in (("first 1,000", 0), ("last 1,000", -1)):
-        print(  # noqa: T201 - for whoever asks for the figures
+        print(  # noqa: T201 - figures for the reader
             f"{name:>12} of {epochs:,} epochs: {figures.seconds[place] * 1e3:.2f} ms of processor time per epoch, "
             f"driver holds {figures.driver_bytes[place] / 1e3:.0f} kB, {figures.entries[place]} entries, "
             f"process {figures.resident_bytes[place] / 1e6:.0f} MB (stores included)"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from lake_tables import lake_of, lake_sink
 from published import debezium_rows
 
 from statebed.checkpoint import (
@@ -39,6 +40,7 @@ from statebed.subtasks.outbox import encode_outbox
 from statebed.testing.faults import SimulatedCrash
 
 KINDS = ("sqlite", "parquet", "debezium", "memory")
+LAKE_KINDS = ("delta", "iceberg by key", "delta by key", "iceberg")
 JOB, SINK = "counts", "out"
 KEYS = 3
 RETAINED = 3
@@ -50,13 +52,13 @@ Rows = Counter[tuple[str, int]]
 
 
 def changes(number: int) -> list[tuple[str, int, int]]:
-    """What the epoch with this number of rows changes."""
+    """Return the changes of the epoch with this number of rows."""
     gone = [(f"k{number % KEYS}", number - KEYS, -1)] if number >= KEYS else []
     return [*gone, (f"k{number % KEYS}", number, 1)]
 
 
 def model(since: int, count: int) -> Rows:
-    """What a sink holds that got the changes from number `since` on."""
+    """Return the contents of a sink that received the changes from number `since` on."""
     rows: Rows = Counter()
     for number in range(since, count):
         for key, value, weight in changes(number):
@@ -127,6 +129,8 @@ class SinkWorld:
             return self.memory
         if self.kind == "parquet":
             return ParquetTableSink(sink_id=self.sink_id, path=str(self.path), job_id=self.job, schema=SCHEMA)
+        if self.kind in LAKE_KINDS:
+            return lake_sink(self.kind, self.path, job_id=self.job, sink_id=self.sink_id, columns=COLUMNS)
         if self.kind == "debezium":
             envelope = Envelope(self.job, self.sink_id, ("k",))
             return DebeziumFilesSink(sink_id=self.sink_id, path=str(self.path), envelope=envelope)
@@ -189,11 +193,11 @@ class SinkWorld:
         run.commit(EpochDraft(operators=[], outbox=files, sinks=entries, source_position=position))
 
     def epochs(self, count: int = 1, *, rows: bool = True) -> None:
-        """Commit, publish and collect this many epochs."""
+        """Commit, publish and clean up after this many epochs."""
         for _ in range(count):
             self.commit(rows=rows)
             self.publisher.publish_pending()
-            self.run.collect()
+            self.run.clean_up()
 
     @contextlib.contextmanager
     def rebuild(self, record: pb.CheckpointMetadata) -> Iterator[Rebuilt]:
@@ -238,7 +242,7 @@ class SinkWorld:
         self.path = other
 
     def snapshot(self) -> Any:
-        """What the target is, byte by byte."""
+        """Return the target, byte by byte."""
         if self.kind == "memory":
             return (self.memory.peek(), self.memory.epochs)
         if self.path.is_file():
@@ -260,7 +264,7 @@ class SinkWorld:
             place.write_bytes(data)
 
     def rows(self) -> Rows:
-        """What the sink holds, as any reader finds it."""
+        """Return the rows of the sink, as any reader sees them."""
         if self.kind == "memory":
             found: Rows = Counter()
             for row in self.memory.rows:
@@ -272,10 +276,11 @@ class SinkWorld:
                 return Counter(connection.execute("select k, n from results").fetchall())
             finally:
                 connection.close()
-        if self.kind == "parquet":
+        if self.kind == "parquet" or self.kind in LAKE_KINDS:
             found = Counter()
-            for row in read_table(str(self.path)).to_pylist():
-                found[row["k"], row["n"]] += row["_weight"]
+            is_parquet = self.kind == "parquet"
+            for row in (read_table(str(self.path)) if is_parquet else lake_of(self.kind, self.path).read()).to_pylist():
+                found[row["k"], row["n"]] += row.get("_weight", 1)
             return Counter({row: weight for row, weight in found.items() if weight})
         return Counter(debezium_rows(str(self.path)).items())
 

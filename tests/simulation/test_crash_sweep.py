@@ -14,7 +14,7 @@ SLICES = 6
 
 
 def workload(world: World, store: FaultStore) -> None:
-    """Open, commit, savepoint, restart, fork, retain, collect, drop, recover, stop."""
+    """Open, commit, savepoint, restart, fork, retain, clean up, drop, recover, stop."""
     first = world.process(store).open()
     for _ in range(6):
         first.epoch()

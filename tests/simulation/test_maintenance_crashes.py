@@ -1,6 +1,6 @@
-"""A tool that changes a job dies at every store operation: the job is as it was, or as it should be, and goes on.
+"""A tool that changes a job dies at every store operation: the job is as it was, or as it should be, and continues.
 
-What a crash leaves depends on the writes before it alone, so the tool dies before each of its writes, and after the
+The state after a crash depends on the writes before it alone, so the tool dies before each of its writes, and after the
 last. Then the job starts by itself, and the same change can be made again.
 """
 
@@ -16,10 +16,10 @@ from statebed.format import names
 from statebed.inspect.verification import verify_log
 from statebed.maintain import (
     Through,
-    collect_garbage,
     compact_offline,
     create_savepoint,
     plan_repair,
+    remove_garbage,
     repair,
     rescale_offline,
 )
@@ -43,7 +43,7 @@ CHANGES: dict[str, Change] = {
     "rescale": lambda log: rescale_offline(log, 3),
     "compact": compact_offline,
     "savepoint": lambda log: create_savepoint(log, "monday", through=Through.OWN_RUN),
-    "gc": lambda log: collect_garbage(log, through=Through.OWN_RUN, grace_us=0),
+    "gc": lambda log: remove_garbage(log, through=Through.OWN_RUN, grace_us=0),
 }
 
 
@@ -76,7 +76,9 @@ def log_of(job: MaintainedJob, store: ObjectStore | None = None) -> CheckpointLo
 
 
 def check_job(job: MaintainedJob, *, data_epoch: int) -> None:
-    """It starts by itself, with the state of this epoch, and goes on; then clean-up leaves nothing behind."""
+    """Check that the job starts by itself with the state of this epoch, continues, and that clean-up leaves nothing
+    behind.
+    """
     job.open()
     assert job.read(job.run.head) == job.state_after(data_epoch)
     job.states[data_epoch_of(job.run.head)] = job.state_after(data_epoch)
@@ -131,7 +133,7 @@ def test_p5_after_a_tool_died_the_same_change_is_made_and_what_it_left_is_collec
         head = log_of(job).head() or pb.CheckpointMetadata()
         assert head.parallelism == (3 if name == "rescale" else 2)
         assert job.read(head, parallelism=head.parallelism) == job.states[DAMAGED_EPOCH]
-        collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+        remove_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
         found = verify_log(log_of(job))
         assert found.whole
         assert not found.orphans

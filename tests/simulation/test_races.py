@@ -44,7 +44,7 @@ def test_p3_of_processes_that_open_and_commit_every_number_has_one_owner(tmp_pat
         assert child.returncode in {0, 86}
         for line in output.splitlines():
             epoch, run = map(int, line.split())
-            assert epoch not in acknowledged, "two runs were told that they committed the same epoch"
+            assert epoch not in acknowledged, "two runs committed the same epoch"
             acknowledged[epoch] = run
     last = Run.open(LocalStore(str(tmp_path)), "rides")
     assert acknowledged

@@ -15,21 +15,21 @@ def is_record_put(operation: Operation) -> bool:
     return operation.verb is Verb.PUT_IF_ABSENT and operation.path.endswith("checkpoint.metadata")
 
 
-# ---- 1: a zombie that resumes after its epoch was collected ----------------------------------------------------
+# ---- 1: a zombie that resumes after its epoch was deleted ----------------------------------------------------
 
 
 def test_p3_a_zombie_that_resumes_after_its_epoch_was_collected_is_fenced(world: World) -> None:
     paused_at: list[int] = []
 
     def pause(operation: Operation) -> None:
-        """While the zombie sleeps before its put, a new run goes on until that number has been collected."""
+        """While the zombie sleeps before its put, a new run continues until clean-up has deleted that number."""
         if armed and is_record_put(operation) and not paused_at:
             paused_at.append(int(operation.path.split("/")[1]))
             other = world.process().open()
             for _ in range(12):
                 world.seconds += 10
                 other.epoch("new ")
-            assert not other.store.head(operation.path), "the zombie's number must be collected by now"
+            assert not other.store.head(operation.path), "the zombie's number must be deleted by now"
 
     armed = False
     zombie = world.process(FaultStore(world.disk, before=pause)).open()
@@ -93,24 +93,24 @@ def test_p2_a_batch_of_this_lineage_with_other_offsets_is_refused() -> None:
         decide_replay(position, query_id="q", batch_id=7, offsets=b"b")
 
 
-# ---- 3: a savepoint asked for while garbage is collected -------------------------------------------------------
+# ---- 3: a savepoint requested during a clean-up -------------------------------------------------------
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_p5_a_savepoint_asked_for_while_garbage_is_collected_stays_whole(world: World, interrupted: bool) -> None:
     asked = False
 
-    def ask_in_mid_collection(operation: Operation) -> None:
+    def request_during_cleanup(operation: Operation) -> None:
         nonlocal asked
         if operation.verb is Verb.DELETE and not asked and live.run.head.epoch > 6:
             asked = True
             oldest = live.run.head.min_epoch
             request = pb.Request(savepoint=pb.SavepointRequest(name="keep", epoch=oldest))
-            live.run.ask(request)
+            live.run.add_request(request)
             if interrupted:
                 store.crash()
 
-    store = FaultStore(world.disk, before=ask_in_mid_collection)
+    store = FaultStore(world.disk, before=request_during_cleanup)
     live = world.process(store).open()
     try:
         for _ in range(10):
@@ -118,7 +118,7 @@ def test_p5_a_savepoint_asked_for_while_garbage_is_collected_stays_whole(world: 
             live.epoch()
     except SimulatedCrash:
         live = world.process().open()
-        live.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="keep", epoch=live.run.chain[0])))
+        live.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="keep", epoch=live.run.chain[0])))
         live.epoch()
     assert asked
     assert [pin.savepoint for pin in live.run.head.pins] == ["keep"]
@@ -141,16 +141,16 @@ def test_p3_a_zombie_collector_does_not_break_a_savepoint_of_the_same_name_made_
         if operation.verb is Verb.DELETE and "savepoint-" in operation.path and not slept:
             slept = True
             other = world.process().open()
-            other.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="keep")))
+            other.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="keep")))
             other.epoch("new ")
             for _ in range(6):
                 other.epoch("new ")
 
     zombie = world.process(FaultStore(world.disk, before=pause)).open()
     zombie.epoch()
-    zombie.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="keep")))
+    zombie.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="keep")))
     zombie.epoch()
-    zombie.run.ask(pb.Request(drop_savepoint=pb.DropSavepointRequest(name="keep")))
+    zombie.run.add_request(pb.Request(drop_savepoint=pb.DropSavepointRequest(name="keep")))
     while not slept:
         world.seconds += 10
         zombie.epoch()
@@ -203,7 +203,7 @@ def test_p3_a_zombie_past_its_last_look_is_refused_by_the_sink_itself(world: Wor
 
 
 def test_p3_an_epoch_that_reached_a_sink_and_was_then_abandoned_stops_the_fork(world: World) -> None:
-    """The sink has the epoch, the crash took the marker: the fork must not go on as if the sink did not have it."""
+    """The sink has the epoch, the crash took the marker: the fork must not continue as if the sink did not have it."""
     store = FaultStore(world.disk)
     first = world.process(store).open(epochs=10)
     first.epoch()
@@ -256,7 +256,7 @@ def test_p5_a_crash_loop_of_50_run_starts_pushes_no_history_out(world: World) ->
     for _ in range(50):
         world.seconds += 1_000
         crashed = world.process().open(epochs=4)
-        crashed.run.collect()
+        crashed.run.clean_up()
         assert crashed.run.chain == history
     survivor = world.process().open(epochs=4)
     assert survivor.run.chain == history
@@ -273,7 +273,7 @@ def test_p5_a_crash_loop_of_50_run_starts_pushes_no_history_out(world: World) ->
 
 
 def position_of(batch: int, *, query_id: str = "ours", salt: str = "") -> pb.SourcePosition:
-    """What the record of batch `batch` carries."""
+    """Return the position that the record of batch `batch` carries."""
     return pb.SourcePosition(
         kind="spark",
         query_id=query_id,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from effort import examples
-from simulation.sink_world import KINDS, Mortal, SinkWorld, dies, model
+from simulation.sink_world import KINDS, LAKE_KINDS, Mortal, SinkWorld, dies, model
 
 from statebed.checkpoint import DamagePolicy, Origin, RollbackPolicy, SinkStart
 from statebed.errors import CorruptRecordError, FencedError, InputError, RollbackError, SinkStartError
@@ -190,7 +190,7 @@ def forked_from_the_head(world: SinkWorld) -> None:
 @history
 def started_from_a_savepoint_of_now(world: SinkWorld) -> None:
     begun(world)
-    world.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="now")))
+    world.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="now")))
     world.epochs(1, rows=False)
     assert world.start(origin=Origin(savepoint="now"), rollback=RollbackPolicy.ALLOW)
     world.epochs(2)
@@ -255,7 +255,7 @@ FOR_GOOD = {"written_by_a_job_of_the_same_name_with_another_state"}
 """Where the target belongs to somebody else, nothing is offered."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.long) for kind in LAKE_KINDS)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> SinkWorld:
     return SinkWorld(request.param, tmp_path)
 
@@ -277,6 +277,18 @@ def names_epochs(error: Exception) -> bool:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_p9_after_every_history_the_rows_are_there_or_the_start_is_refused(world: SinkWorld, name: str) -> None:
+    check_history(world, name)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_p9_after_every_history_the_rows_are_in_a_lakehouse_table_or_the_start_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    """Each history with one kind of lakehouse table; `make test-long` has all of them."""
+    check_history(SinkWorld(LAKE_KINDS[list(HISTORIES).index(name) % len(LAKE_KINDS)], tmp_path), name)
+
+
+def check_history(world: SinkWorld, name: str) -> None:
     HISTORIES[name](world)
     if world.kind != "memory":
         assert (world.refused is not None) == (name in REFUSED or isinstance(world.refused, RollbackError))

@@ -1,4 +1,4 @@
-"""Two-phase commit of a sink: what it prepared is in the record, so whoever runs next finishes exactly that."""
+"""Two-phase commit of a sink: the record contains what it prepared, so the next run finishes exactly that."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ class PreparedTransactions:
 
     def publish(self, publication: Publication) -> None:
         for piece in publication.commit_data:
-            if piece.data in self.prepared:  # else it was committed by whoever crashed before the marker
+            if piece.data in self.prepared:  # otherwise the run that crashed before the marker committed it
                 self.committed.append(self.prepared.pop(piece.data))
 
 

@@ -181,7 +181,7 @@ class World:
         assert {info.path for info in self.disk.list("")} <= wanted
 
     def content_of(self, epoch: int) -> Content | None:
-        """What the committed epoch contains, by the oracle."""
+        """Return the contents of the committed epoch, by the oracle."""
         if epoch in self.acknowledged:
             return self.acknowledged[epoch]
         attempts = self.attempted.get(epoch, [])
@@ -208,13 +208,13 @@ class Process:
             self.publisher.open()
         return self
 
-    def epoch(self, salt: str = "", *, publish: bool = True, collect: bool = True) -> pb.CheckpointMetadata:
-        """One whole epoch: state, commit, publication, collection."""
+    def epoch(self, salt: str = "", *, publish: bool = True, clean_up: bool = True) -> pb.CheckpointMetadata:
+        """One whole epoch: state, commit, publication, clean-up."""
         record = self.commit(salt)
         if publish:
             self.publisher.publish_pending()
-        if collect:
-            self.run.collect()
+        if clean_up:
+            self.run.clean_up()
         return record
 
     def commit(self, salt: str = "", status: pb.RecordStatus.ValueType = pb.COMPLETE) -> pb.CheckpointMetadata:
@@ -300,12 +300,12 @@ class Process:
         return fetch(self.world.disk, file.path, size=file.size, crc=file.crc32c)
 
     def finish(self) -> None:
-        """Go on until everything old has left: epochs, a quiet time, two sweeps."""
+        """Continue until everything old has been deleted: epochs, a quiet time, two sweeps."""
         for _ in range(4):
             self.epoch()
         self.world.seconds += 100
-        self.epoch(collect=False)
+        self.epoch(clean_up=False)
         self.world.seconds += 100
         for _ in range(2):
-            self.run._collections = 0  # the next collection is a sweep
-            self.run.collect()
+            self.run._cleanups = 0  # the next clean-up is a sweep
+            self.run.clean_up()

@@ -21,7 +21,7 @@ from loopback import free_ports, without_proxy
 
 TESTS = Path(__file__).parents[1]
 PYTHON_PATH = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-"""So that every process of a test can import what tests share."""
+"""Import path with which every process of a test can import shared test modules."""
 READY_WITHIN_SECONDS = 90.0
 _HOST = "127.0.0.1"
 _PARENT_FIELD = 1  # of /proc/PID/stat, counted after the closing parenthesis of the program's name
@@ -39,7 +39,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is running."""
+    """Processes that are running."""
 
     url: str
     folder: Path

@@ -21,7 +21,7 @@ def die(*_: object) -> None:
 
 
 def dies_after(epochs: int) -> None:
-    """Kill this process right after the record of the epoch after so many."""
+    """Kill this process right after the record that follows `epochs` epochs."""
     commit = Run.commit
     done = 0
 

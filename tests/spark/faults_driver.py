@@ -33,7 +33,7 @@ WORLDS = {one.kind: one for one in (FileWorld, GroupsWorld, SketchesWorld)}
 
 @dataclass(frozen=True)
 class Settings:
-    """What one driver does."""
+    """Settings of one driver."""
 
     folder: str
     state: str
@@ -76,7 +76,7 @@ def session(settings: Settings) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        # Executors die often here; nobody should wait a minute to hear of it.
+        # Executors die often here; do not wait a minute to detect it.
         "spark.network.timeout": "60s",
         "spark.shuffle.io.maxRetries": "1",
         "spark.shuffle.io.retryWait": "500ms",

@@ -72,7 +72,9 @@ def _partition() -> int:
 
 
 class Running(sb.ProcessKey):
-    """What each customer has paid up to each minute; order matters, so a lost or repeated row shows for ever."""
+    """Running total that each customer has paid up to each minute; order matters, so a lost or repeated row shows for
+    ever.
+    """
 
     total = sb.ValueState("paid bigint", ttl="1 day")
     output = "customer string, branch bigint, minute timestamp, payments bigint, paid bigint, running bigint"

@@ -30,7 +30,7 @@ def payment(number: int) -> tuple[Any, ...]:
 
 
 def last(kind: str, number: int) -> tuple[Any, ...]:
-    """An hour later and of nobody's, so that every window closes."""
+    """Return a row an hour later, of no customer, so that every window closes."""
     at = START + dt.timedelta(seconds=2 * number, hours=1)
     return (-1, "nobody", 0, at) if kind == "orders" else (-2, 0, at)
 

@@ -52,7 +52,7 @@ class World(ABC):
 
     kind: ClassVar[str] = "joined"
     pairs: ClassVar[str] = _PAIRS
-    """What the windows add up, as SQL."""
+    """Sum of the windows, as SQL."""
     folder: Path
     results_in: Path | None = None
     """Where the tables of results are, if not beside the input."""
@@ -98,11 +98,11 @@ class World(ABC):
         return _select(_EXPECTED.format(pairs=self.pairs), **{kind: self.table(kind) for kind in SCHEMAS})
 
     def results(self) -> list[tuple[Any, ...]]:
-        """What the last operator has published."""
+        """Return the rows that the last operator has published."""
         return _rows(sb.read_table(self.results_of("running")), "customer, branch, minute, payments, paid, running")
 
     def minutes(self) -> list[tuple[Any, ...]]:
-        """What the operator before it has published."""
+        """Return the rows that the operator before it has published."""
         return _rows(sb.read_table(self.results_of("minutes")), "customer, branch, window_start, payments, paid")
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 def batches_of_spark(
     results: DataFrame, checkpoint: Path, read: Callable[[DataFrame], T], *, mode: str = "append"
 ) -> dict[int, T]:
-    """What `read` makes of each batch of a streaming query, all input being there."""
+    """Return the result of `read` for each batch of a streaming query; all input exists from the start."""
     found: dict[int, T] = {}
 
     def keep(batch: DataFrame, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""A driver of the job of rides on a cluster, with the Python and the archive that it is told.
+"""A driver of the job of rides on a cluster, with the given Python and archive.
 
 python packed_driver.py FOLDER MASTER ARCHIVE PY_FILE    ("-" for none; PYSPARK_PYTHON is the executors' Python)
 """

@@ -20,9 +20,9 @@ from spark.faults_job import TROUBLE
 from spark.faults_world import FileWorld, GroupsWorld, SketchesWorld
 
 KILLS = int(os.environ.get("KILLS", "50"))
-"""In the long test."""
+"""Number of kills in the long test."""
 AHEAD = 2
-"""So many files wait to be read while a driver runs."""
+"""Number of files that wait to be read while a driver runs."""
 SPECULATION = (
     ("spark.speculation", "true"),
     ("spark.speculation.interval", "100ms"),
@@ -33,7 +33,7 @@ SPECULATION = (
 
 @dataclass
 class Stage:
-    """What a test plays on: the cluster, the world, the log of records, and orders of trouble."""
+    """Setting of a test: the cluster, the world, the log of records, and the faults to inject."""
 
     cluster: Cluster
     world: FileWorld
@@ -64,14 +64,14 @@ class Stage:
             self.let_input_come()
 
     def let_input_come(self) -> None:
-        """For a moment."""
+        """Let input arrive for a moment."""
         head = self.log.head()
         if head is not None and self.world.files - head.source_position.batch_id <= AHEAD:
             self.world.add()
         time.sleep(0.2)
 
     def epochs(self, count: int, driver: Driver) -> None:
-        """Wait for so many more records."""
+        """Wait for `count` more records."""
         wanted = self.log.epoch() + count
         self.until(lambda: self.log.epoch() >= wanted, driver, f"epoch {wanted}")
 

@@ -57,7 +57,7 @@ def batches() -> list[pa.Table]:
 
 
 def of_spark(spark: SparkSession, folder: Path, how: Any) -> dict[int, pa.Table]:
-    """What each batch puts out."""
+    """Return the output of each batch."""
     (folder / "in").mkdir()
     for number, rows in enumerate(batches()):
         path = folder / "in" / f"{number}.parquet"

@@ -26,7 +26,7 @@ def test_a_stop_that_a_batch_comes_upon_is_a_stop_and_no_failure(rides: Any, mon
     def ask(_df: DataFrame, _epoch: int) -> None:
         while not queries:
             time.sleep(0.01)
-        queries[0]._controller.want_stop(drain=False)
+        queries[0]._controller.request_stop(drain=False)
         asked.set()
 
     rides.add_files(5, rows=20)
@@ -47,7 +47,7 @@ def test_p9_a_drain_asked_for_while_the_last_batch_runs_is_done_or_refused(rides
     def ask(_df: DataFrame, _epoch: int) -> None:
         while not queries:
             time.sleep(0.01)
-        queries[0]._controller.want_stop(drain=True)
+        queries[0]._controller.request_stop(drain=True)
 
     queries.append(rides.job(sink=ask).start(available_now=True))
     assert queries[0].await_termination(120)

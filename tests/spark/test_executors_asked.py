@@ -1,4 +1,4 @@
-"""Before a run opens, the Python of the executors is asked; here that of a local Spark, told to be another one."""
+"""The Python of the executors is probed before a run opens; here a local Spark with another Python."""
 
 import os
 import shutil

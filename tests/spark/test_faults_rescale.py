@@ -109,7 +109,7 @@ def read_in(folder: Path, epoch: int) -> int:
 
 
 def live_bytes(folder: Path) -> int:
-    """Of all data files that the head names, each counted once."""
+    """Return the size of all data files that the head refers to, each counted once."""
     log = CheckpointLog(ScopedStore(get_storage_provider(folder / "state"), "sums"), "sums")
     head = log.recover().head
     assert head is not None

@@ -1,4 +1,4 @@
-"""A job of three levels goes on from wherever it is told to, with files and with a data source of the user's own."""
+"""A job of three levels continues from any chosen epoch, with files and with a user's own data source."""
 
 import shutil
 import time
@@ -15,7 +15,7 @@ from spark.faults_drivers import Watched
 from spark.faults_world import JOB, FileWorld, NumberedWorld, World
 
 import statebed as sb
-from statebed.checkpoint import ask_live_run
+from statebed.checkpoint import send_request
 from statebed.checkpoint.clone import clone_job
 from statebed.format import checkpoint_pb2 as pb
 from statebed.storage import ScopedStore, get_storage_provider
@@ -52,12 +52,12 @@ def run(world: World, spark: SparkSession, options: sb.RunOptions | None = None,
 
 
 def feed(world: World, spark: SparkSession, count: int, savepoint: str = "") -> None:
-    """Let so many batches come, one after the other, and stop; the savepoint is made before the last of them."""
+    """Feed `count` batches one after the other, and stop; the savepoint is created before the last of them."""
     query = start(world, spark)
     for number in range(count):
         if savepoint and number == count - 1:
             store = ScopedStore(get_storage_provider(world.state), JOB)
-            ask_live_run(store, pb.Request(savepoint=pb.SavepointRequest(name=savepoint)), timeout_s=200)
+            send_request(store, pb.Request(savepoint=pb.SavepointRequest(name=savepoint)), timeout_s=200)
         wanted = last_batch(world) + 1
         world.add()
         deadline = time.monotonic() + 250

@@ -1,4 +1,4 @@
-"""Two drivers of one job that live at the same time: one goes on, the other ends with an exit code of its own."""
+"""Two drivers of one job that live at the same time: one continues, the other ends with its own exit code."""
 
 import time
 from pathlib import Path

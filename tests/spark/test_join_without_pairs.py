@@ -13,13 +13,13 @@ from dashboard_client import DashboardClient
 from pyspark.sql import SparkSession
 
 import statebed as sb
-from statebed.cli.render_show import Epoch, one_epoch
+from statebed.cli.render_show import Epoch, render_epoch
 from statebed.inspect.contents import contents_of
 from statebed.inspect.jobs import open_log
 from statebed.inspect.records import record_at, summarise
 
 ROWS = 60
-"""In each of the six files of a stream, one per second."""
+"""Number of rows in each of the six files of a stream, one per second."""
 
 
 def test_a_join_that_finds_no_pair_warns_once_and_is_shown(
@@ -59,7 +59,7 @@ def test_a_join_that_finds_no_pair_warns_once_and_is_shown(
     log = open_log(str(tmp_path / "state"), "shop")
     record = record_at(log, None)
     summary, contents = summarise(record, held=0), contents_of(log, record)
-    pieces = one_epoch(Epoch(record=record, summary=summary, contents=contents, figures=None))
+    pieces = render_epoch(Epoch(record=record, summary=summary, contents=contents, figures=None))
     assert any("join(on=id): the join has found no pair" in str(piece) for piece in pieces)
     page = DashboardClient(tmp_path / "state").get("/jobs/shop").text
     assert "the join has found no pair" in page

@@ -34,7 +34,7 @@ Batch = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def batches(keys: Sequence[int | None], *, old: int) -> list[Batch]:
-    """Rows around the edges that the watermark of earlier batches makes, others by chance, and so many old ones."""
+    """Return rows around the edges that the watermark of earlier batches makes, random others, and `old` old ones."""
     chance = random.Random(17)
     found: list[Batch] = []
     for number in range(8):
@@ -80,7 +80,7 @@ def of_spark(
     columns: Sequence[str],
     derive: Callable[[DataFrame], DataFrame] = lambda side: side,
 ) -> dict[JoinKind, dict[int, list[Any]]]:
-    """What each kind gives in each batch, all of them in one query; `{}` in a column is the name of a side."""
+    """Return the results of each kind in each batch, all in one query; `{}` in a column is the name of a side."""
 
     def side(name: str, value: str) -> DataFrame:
         reader = spark.readStream.schema(f"k bigint, {value} bigint, ts timestamp").option("maxFilesPerTrigger", 1)
@@ -124,7 +124,7 @@ class Unlike:
 
 
 def ours(join: Operator, sides: Sequence[Batch], columns: Sequence[str]) -> tuple[list[list[Any]], int]:
-    """What an epoch for each batch, and one more, gives; and the watermark in the end."""
+    """Return the results of an epoch for each batch, and one more, and the watermark at the end."""
     driver, reached = Driver(join, parallelism=2), None
     found: list[list[Any]] = []
     for lefts, rights in [*sides, ([], [])]:

@@ -42,7 +42,7 @@ class Job:
         return self
 
     def final(self, name: str = "counts") -> dict[Any, int]:
-        """What the changelog of counts came to, of this start."""
+        """Return the final counts of the changelog of this start."""
         return {row["driver"]: row["n"] for row in self.given.get(name, []) if row["_weight"] > 0}
 
 

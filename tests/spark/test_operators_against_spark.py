@@ -49,7 +49,7 @@ def batches() -> list[pa.Table]:
 
 
 def of_spark(spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], mode: str) -> Batches:
-    """What each batch of a streaming query puts out."""
+    """Return the output of each batch of a streaming query."""
     rows = folder / "rows"
     if not rows.exists():
         rows.mkdir()
@@ -63,7 +63,7 @@ def of_spark(spark: SparkSession, folder: Path, query: Callable[[DataFrame], Dat
 
 
 def of_ours(made: Callable[[Stream], Stream]) -> tuple[Batches, int]:
-    """What each epoch puts out, of a changelog what it adds; and how many rows were late."""
+    """Return the output of each epoch (the insertions of a changelog) and the number of late rows."""
     flow = Flow("ours")
     made(flow.source("rows", COLUMNS, watermark=("ts", DELAY))).named("result")
     found: Batches = {}

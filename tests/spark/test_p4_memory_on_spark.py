@@ -26,7 +26,7 @@ from statebed.format.segment_writer import ROW_GROUP_BYTES
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 MIB = 1 << 20
 BUDGET = 16 * MIB
-"""Of 64 MiB half is for the host's cache, and there are two task slots."""
+"""Budget of a task slot: half of 64 MiB is for the host's cache, and there are two slots."""
 EPOCHS, ROWS, WIDTH = 6, 7_000, 4_000
 LOOK_SECONDS = 0.005
 LIST_EVERY = 20

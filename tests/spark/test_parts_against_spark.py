@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 import statebed as sb
 from statebed.aggregates.aggregate import Aggregate, BoundAggregate
 from statebed.aggregates.partials import Partials, input_column
-from statebed.aggregates.preaggregation import Factor, aggregate_parts, partial_columns, parts_of
+from statebed.aggregates.parts import Factor
+from statebed.aggregates.preaggregation import aggregate_parts, partial_columns, parts_of
 from statebed.arrays.columns import one_chunk
 from statebed.arrays.grouping import Grouping
 from statebed.flow.steps import key_hashes

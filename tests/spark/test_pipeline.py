@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import statebed as sb
-from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
+from statebed.checkpoint import Retention, Run, RunOptions, send_request
 from statebed.errors import InputError, StateGoneError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics.processes import job_metrics
 from statebed.metrics.samples import Sample
 from statebed.spark.epoch import epoch_levels as stages_module
-from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.epoch.level_task import LevelOperator, StageFunction
 from statebed.spark.plan.source_plan import stays_in_place
 from statebed.storage import ScopedStore, get_storage_provider
 
@@ -158,7 +158,7 @@ def test_a_tool_can_stop_a_continuous_query_and_the_record_says_so(rides: Any) -
     query = rides.job().start(processing_time="200 milliseconds")
     assert query.await_epoch(query.run + 1, timeout=120)
     store = ScopedStore(get_storage_provider(rides.state), "rides")
-    answer = ask_live_run(store, pb.Request(stop=pb.StopRequest()), timeout_s=60)
+    answer = send_request(store, pb.Request(stop=pb.StopRequest()), timeout_s=60)
     assert answer.granted
     assert query.await_termination(60)
     assert query.status.state is sb.QueryState.STOPPED
@@ -174,7 +174,7 @@ def test_a_drain_closes_every_window_and_later_rows_of_them_are_late(rides: Any,
         query.stop(drain=True)
     else:
         store = ScopedStore(get_storage_provider(rides.state), "rides")
-        assert ask_live_run(store, pb.Request(stop=pb.StopRequest(drain=True)), timeout_s=60).granted
+        assert send_request(store, pb.Request(stop=pb.StopRequest(drain=True)), timeout_s=60).granted
         assert query.await_termination(60)
     record = rides.record()
     assert record.status == pb.DRAINED
@@ -212,7 +212,7 @@ class AlwaysFails(StageFunction):
 class Refuses(StageFunction):
     """Raises what no repetition can mend."""
 
-    def _subtask(self, work: Work, index: int, rows: Any) -> Iterator[pa.RecordBatch]:
+    def _subtask(self, work: LevelOperator, index: int, rows: Any) -> Iterator[pa.RecordBatch]:
         raise InputError("this cannot be", where="subtask", fix="do something else")
 
 
@@ -236,7 +236,7 @@ def test_p6_a_task_that_fails_after_its_side_effects_is_repeated_in_place(rides:
 
 
 def events(rides: Any) -> dict[str, float]:
-    """What should be rare, as metrics count it."""
+    """Return the counts of rare events, from the metrics."""
     samples = job_metrics("rides", str(rides.state)).samples()
     return {one.labels[1]: one.value for one in samples if isinstance(one, Sample) and "events" in one.metric}
 

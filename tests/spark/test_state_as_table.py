@@ -24,7 +24,7 @@ NUMBERS = list(range(400))
 
 @pytest.fixture(params=[False, True], ids=["all rows to Spark", "filters pushed down"])
 def pushing(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
-    """With and without Spark's push-down of filters, which is off by default."""
+    """Run with and without Spark's push-down of filters, which is off by default."""
     spark.conf.set(PUSH_DOWN, str(request.param).lower())
     yield request.param
     spark.conf.unset(PUSH_DOWN)

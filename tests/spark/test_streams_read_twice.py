@@ -1,4 +1,4 @@
-"""A stream that a job reads more than once: it is read to its end by each, and a restart goes on from there."""
+"""A stream that a job reads more than once: each reads it to its end, and a restart continues from there."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -11,11 +11,11 @@ from statebed.inspect.verification import verify_log
 from statebed.maintain import (
     Through,
     carry_out,
-    collect_garbage,
     compact_offline,
     create_savepoint,
     list_savepoints,
     plan_repair,
+    remove_garbage,
     repair,
     rescale_offline,
     stop_job,
@@ -82,7 +82,7 @@ def test_a_running_job_makes_savepoints_merges_cleans_up_and_stops_when_it_is_as
         create_savepoint(log, "monday", through=Through.LIVE_RUN, timeout_s=TIMEOUT_S)
         assert [one.name for one in list_savepoints(log)] == ["monday"]
         carry_out(log, pb.Request(compact=pb.CompactRequest()), through=Through.LIVE_RUN, timeout_s=TIMEOUT_S)
-        collect_garbage(log, through=Through.LIVE_RUN, timeout_s=TIMEOUT_S)
+        remove_garbage(log, through=Through.LIVE_RUN, timeout_s=TIMEOUT_S)
         assert verify_log(log).whole
         stop_job(log, drain=True, through=Through.LIVE_RUN, timeout_s=TIMEOUT_S)
         assert query.await_termination(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What a person sees when user code fails: its traceback and our error last; and nothing of Java when all went well."""
+"""Output when user code fails: its traceback and our error last; and nothing of Java when all went well."""
 
 import os
 import re
@@ -39,7 +39,7 @@ RAISE = 'raise ValueError("three is not allowed")'
     [
         pytest.param("on_rows", "PROCESS", 'check(row["n"])', marks=pytest.mark.long),  # on_batch goes the same way
         ("on_batch", "PROCESS", "check(n)"),
-        ("aggregate", "AGGREGATE", None),
+        pytest.param("aggregate", "AGGREGATE", None, marks=pytest.mark.long),  # as above
         ("udf", "SUBTASK", None),
         ("sink", "SINK", None),
     ],
@@ -88,7 +88,12 @@ def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:
 
 @pytest.mark.parametrize(
     ("scenario", "code"),
-    [("ends", 0), pytest.param("stopped", 0, marks=pytest.mark.long), ("sigterm", 143), ("sigint", 130)],
+    [
+        ("ends", 0),
+        pytest.param("stopped", 0, marks=pytest.mark.long),
+        ("sigterm", 143),
+        pytest.param("sigint", 130, marks=pytest.mark.long),
+    ],
 )
 def test_a_clean_end_shows_no_stack_trace_of_java(tmp_path: Path, scenario: str, code: int) -> None:
     found = ended(tmp_path, scenario)

@@ -14,7 +14,7 @@ class UnprintableError(Exception):
 
 
 def failed(source: str, name: str = "user_code.py", **names: Any) -> BaseException:
-    """What a piece of code raises, which stands in a file of this name."""
+    """Return the exception of a piece of code in a file of this name."""
     try:
         exec(compile(source, name, "exec"), names)  # noqa: S102 - code of a file that does not exist
     except Exception as error:  # noqa: BLE001 - whatever it raises

@@ -12,26 +12,24 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.aggregates.accumulator_choice import (
-    NEEDED,
-    OPTION_COUNTS,
+from statebed.aggregates.accumulators import Accumulator, UserAggregate
+from statebed.aggregates.declaration import (
+    USER_DEFINED,
     AccumulatorRequest,
     Function,
     Options,
     Retraction,
     Types,
-    accumulator_of,
-    retraction_of,
+    function_named,
 )
-from statebed.aggregates.accumulators import Accumulator, UserAggregate
 from statebed.arrays.columns import boolean_array, boolean_values, validity
 from statebed.errors import InputError
+from statebed.expressions.column_like import ColumnLike
 from statebed.expressions.type_text import type_from_arrow_text
 
 MARKER = pa.bool_()
@@ -49,15 +47,15 @@ class Aggregate:
     """An aggregate as the user writes it; inputs and `where` are a column name or SQL text, or a Spark Column."""
 
     function: Function
-    inputs: tuple[Any, ...] = ()
-    where: Any = None
+    inputs: tuple[ColumnLike | EventTime, ...] = ()
+    where: ColumnLike | None = None
     options: Options = ()
     user: UserAggregate | None = None
     """Implementation of a user-defined aggregate."""
 
     def __post_init__(self) -> None:
-        if any(one is None for one in self.inputs):
-            name = self.function.value
+        if any(column is None for column in self.inputs):
+            name = self.function.name
             raise InputError(f"{name}() needs an input column, got none", fix=f"name a column: {name}('fare')")
 
     @property
@@ -70,7 +68,7 @@ class Aggregate:
 
         `input_types` are the types of its `inputs`. With `changelog`, rows may be retracted.
         """
-        if self.function is Function.COUNT:
+        if self.function.counts_rows:
             input_types = (MARKER,) if self.needs_input else ()
         return BoundAggregate(
             name,
@@ -85,13 +83,13 @@ class Aggregate:
     def input_columns(self, values: Sequence[pa.Array], holds: pa.Array | None = None) -> list[pa.Array]:
         """Return its columns of a batch: the values of its `inputs`, null where its condition does not hold."""
         counted = None if holds is None else boolean_values(holds)
-        if self.function is Function.COUNT and self.needs_input:
-            marks = [validity(one) for one in values] + ([] if counted is None else [counted])
+        if self.function.counts_rows and self.needs_input:
+            marks = [validity(column) for column in values] + ([] if counted is None else [counted])
             there = boolean_array(np.logical_and.reduce(marks))
             return [pc.if_else(there, there, pa.scalar(None, MARKER))]
         if counted is None:
             return list(values)
-        return [pc.if_else(boolean_array(counted), one, pa.scalar(None, one.type)) for one in values]
+        return [pc.if_else(boolean_array(counted), column, pa.scalar(None, column.type)) for column in values]
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class BoundAggregate:
     @property
     def retraction(self) -> Retraction:
         """How it handles retractions."""
-        return retraction_of(self.function, self.user)
+        return self.function.retraction_with(self.user)
 
     def retracting(self) -> "BoundAggregate":
         """Return the same aggregate over a changelog."""
@@ -126,26 +124,25 @@ class BoundAggregate:
         """Identifies the aggregate in the fingerprint of its operator."""
         kinds = map(str, self.input_types)
         changelog = ("changelog",) if self.changelog else ()
-        return (self.name, self.function.value, *kinds, self.text, *self.options, *changelog)
+        return (self.name, self.function.name, *kinds, self.text, *self.options, *changelog)
 
     @cached_property
     def accumulator(self) -> Accumulator:
         """Accumulator that computes this aggregate."""
         if self.changelog and self.retraction is Retraction.REFUSES:
-            user_defined = self.function is Function.USER_DEFINED
+            user_defined = self.function.name == USER_DEFINED
             raise InputError(
-                f"{self.function.value} does not support retractions, but its input is a changelog",
+                f"{self.function.name} does not support retractions, but its input is a changelog",
                 where=f"aggregate {self.name!r}",
                 fix="give its class the method retract" if user_defined else "use count_distinct, which keeps values",
             )
-        wanted = AccumulatorRequest(
-            self.function, self.name, self.input_types, self.options, user=self.user, changelog=self.changelog
+        accumulator = self.function.accumulator(
+            AccumulatorRequest(self.name, self.input_types, self.options, user=self.user, changelog=self.changelog)
         )
-        accumulator = accumulator_of(wanted)
         if accumulator is None:
-            what, fix = NEEDED[self.function]
+            what, fix = self.function.takes.value
             raise InputError(
-                f"{self.function.value} cannot {what} of type {', '.join(map(str, self.input_types))}",
+                f"{self.function.name} cannot {what} of type {', '.join(map(str, self.input_types))}",
                 where=f"aggregate {self.name!r}",
                 fix=fix,
             )
@@ -164,9 +161,9 @@ def bound_from_description(
     >>> bound_from_description(["total", "sum", "int64", "cents"], changelog=False).output_field.type
     DataType(int64)
     """
-    name, function = str(description[0]), Function(description[1])
+    name, function = str(description[0]), function_named(str(description[1]))
     rest = description[2 : len(description) - changelog]
-    options = rest[len(rest) - OPTION_COUNTS.get(function, 0) :]
+    options = rest[len(rest) - function.option_count :]
     *kinds, text = rest[: len(rest) - len(options)]
-    types = () if function is Function.USER_DEFINED else tuple(type_from_arrow_text(str(kind)) for kind in kinds)
+    types = () if function.name == USER_DEFINED else tuple(type_from_arrow_text(str(kind)) for kind in kinds)
     return BoundAggregate(name, function, types, str(text), tuple(options), changelog=changelog, user=user)

@@ -33,10 +33,10 @@ def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
 
 def in_order(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
     """Sort the rows by `columns`, then by the bits of `rest`, so that the input order does not matter."""
-    return told_apart(table.take(sort_indices(table, columns)).combine_chunks(), columns, rest)
+    return sort_ties(table.take(sort_indices(table, columns)).combine_chunks(), columns, rest)
 
 
-def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
+def sort_ties(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
     """Sort rows that are already sorted by `columns` as `in_order` does.
 
     The other columns, which may be long or nested, are read only where rows are equal.
@@ -95,7 +95,7 @@ def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.N
             column = sortable(column)
             before, after = column[:-1], column[1:]
         else:
-            some = (column.take(from_numpy(one, pa.int64())) for one in (rows - 1, rows))
+            some = (column.take(from_numpy(neighbours, pa.int64())) for neighbours in (rows - 1, rows))
             before, after = map(sortable, some)
         below, equal = _compare(before, after)
         yield rows, below, equal

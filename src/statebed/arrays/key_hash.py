@@ -209,7 +209,7 @@ def _way_of(kind: pa.DataType) -> _Way | None:
     return next((way for is_kind, way in _WAYS if is_kind(kind)), None)
 
 
-_NARROW = {
+NARROW = {
     pa.bool_(): np.bool_,
     pa.int8(): np.int8,
     pa.int16(): np.int16,
@@ -226,12 +226,12 @@ _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-def _narrow_bits(column: pa.Array) -> Hashes:
+def narrow_bits(column: pa.Array) -> Hashes:
     """Return the 32 bits by which values are hashed."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return boolean_values(column).astype(np.uint64)
-    values = fixed_width_values(column, _NARROW[kind])
+    values = fixed_width_values(column, NARROW[kind])
     if pa.types.is_float32(kind):
         values = _float_bits(values)
     elif pa.types.is_date64(kind):
@@ -241,7 +241,7 @@ def _narrow_bits(column: pa.Array) -> Hashes:
     return values.view(np.uint32).astype(np.uint64)
 
 
-def _wide_bits(column: pa.Array) -> Hashes:
+def wide_bits(column: pa.Array) -> Hashes:
     """Return the 64 bits by which values are hashed."""
     kind = column.type
     if pa.types.is_float64(kind):
@@ -342,16 +342,16 @@ def _is_long_decimal(kind: pa.DataType) -> bool:
 
 
 def _hash_narrow(column: pa.Array, seeds: Hashes) -> Hashes:
-    return hash_halves(_narrow_bits(column), seeds)
+    return hash_halves(narrow_bits(column), seeds)
 
 
 def _hash_wide(column: pa.Array, seeds: Hashes) -> Hashes:
-    return hash_words(_wide_bits(column), seeds)
+    return hash_words(wide_bits(column), seeds)
 
 
 _WAYS: tuple[tuple[Callable[[pa.DataType], bool], _Way], ...] = (
     (lambda kind: kind in OFFSET_TYPES, _hash_bytes),
-    (lambda kind: kind in _NARROW, _hash_narrow),
+    (lambda kind: kind in NARROW, _hash_narrow),
     (lambda kind: kind in _WIDE or any(has_unit(kind) for has_unit in _HAS_UNIT), _hash_wide),
     (lambda kind: bool(kind == pa.uint64()), _hash_unsigned),
     (_is_long_decimal, _hash_long_decimals),

@@ -26,8 +26,8 @@ from statebed.arrays.packed_text import OFFSET_TYPES, byte_offsets
 _BINARY = pa.large_binary()
 _VALUE, _NULL, _END, _END_OF_TEXT, _NOTHING = (
     # `pa.scalar` would import pandas.
-    pa.Array.from_buffers(_BINARY, 1, [None, pa.py_buffer(np.array([0, len(one)])), pa.py_buffer(one)])[0]
-    for one in (b"\x01", b"\x02", b"\x00", b"\x00\x00", b"")
+    pa.Array.from_buffers(_BINARY, 1, [None, pa.py_buffer(np.array([0, len(data)])), pa.py_buffer(data)])[0]
+    for data in (b"\x01", b"\x02", b"\x00", b"\x00\x00", b"")
 )
 _SIGN = np.uint8(0x80)
 

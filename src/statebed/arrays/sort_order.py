@@ -31,7 +31,7 @@ _FIRST_WORDS = 2
 _TERM = re.compile(r"\s*(?P<column>.*?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nulls>first|last))?\s*", re.IGNORECASE)
 
 
-class Way(enum.Enum):
+class SortDirection(enum.Enum):
     """Direction in which a column is sorted."""
 
     ASCENDING = "asc"
@@ -50,7 +50,7 @@ class OrderBy:
     """One column of an order."""
 
     column: str
-    way: Way = Way.ASCENDING
+    way: SortDirection = SortDirection.ASCENDING
     nulls: Nulls = Nulls.FIRST
 
     @property
@@ -66,25 +66,29 @@ def order_by(*terms: str | OrderBy) -> tuple[OrderBy, ...]:
     >>> order_by("price desc")[0].text
     'price desc nulls last'
     """
-    return tuple(one if isinstance(one, OrderBy) else _parsed(one) for one in terms)
+    return tuple(term if isinstance(term, OrderBy) else _parsed(term) for term in terms)
 
 
 def _parsed(text: str) -> OrderBy:
     match = _TERM.fullmatch(text)
     if match is None or not match["column"]:
         raise InputError(
-            f"{text!r} is no order", fix="write a column, then asc or desc, then nulls first or nulls last"
+            f"{text!r} is not an order", fix="write a column, then asc or desc, then nulls first or nulls last"
         )
-    way = Way((match["way"] or "asc").lower())
-    usual = "first" if way is Way.ASCENDING else "last"
+    way = SortDirection((match["way"] or "asc").lower())
+    usual = "first" if way is SortDirection.ASCENDING else "last"
     return OrderBy(match["column"], way, Nulls((match["nulls"] or usual).lower()))
 
 
 def check_order(terms: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
     """Raise InputError for an order by columns that are missing, repeated, or cannot be ordered."""
-    names = [one.column for one in terms]
+    names = [term.column for term in terms]
     if not names or len(set(names)) != len(names):
-        raise InputError(f"the order {names} names no column, or one twice", where=where, fix="name each column once")
+        raise InputError(
+            f"the order must name at least one column, and each once, got {names}",
+            where=where,
+            fix="name each column once",
+        )
     for name in names:
         if name not in columns.names:
             raise InputError(f"there is no column {name!r} to order by", where=where, fix=f"use one of {columns.names}")
@@ -99,14 +103,14 @@ def check_order(terms: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> 
 def user_keys(rows: pa.Table, terms: Sequence[OrderBy]) -> list[Integers]:
     """Return integers whose order is the user's order of rows, the most significant first."""
     keys = []
-    for one in terms:
-        array = normalise_key(one_chunk(rows[one.column]))
+    for term in terms:
+        array = normalise_key(one_chunk(rows[term.column]))
         values = codes(array)
-        if one.way is Way.DESCENDING:
+        if term.way is SortDirection.DESCENDING:
             values = ~values
         if array.null_count:
             valid = validity(array)
-            keys.append((valid if one.nulls is Nulls.FIRST else ~valid).astype(np.int64))
+            keys.append((valid if term.nulls is Nulls.FIRST else ~valid).astype(np.int64))
             values = np.where(valid, values, 0)
         keys.append(values)
     return keys
@@ -231,7 +235,7 @@ def _places_in_dictionary(array: pa.Array) -> Integers:
         encoded = array.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise InputError(f"values of the type {array.type} have no order", fix="cast the column") from error
+        raise InputError(f"values of the type {array.type} cannot be ordered", fix="cast the column") from error
     ranks = np.zeros(max(len(order), 1), dtype=np.int64)
     ranks[fixed_width_values(order, np.uint64).astype(np.int64)] = np.arange(len(order), dtype=np.int64)
     places = fixed_width_values(encoded.indices, np.int32).astype(np.int64)

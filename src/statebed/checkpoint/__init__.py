@@ -1,12 +1,12 @@
 """Checkpoints: the log of records, the live run, publication and clean-up. Performs the I/O of `statebed.protocol`."""
 
 from statebed.checkpoint.backend import BackingStore, ParquetBackend, StateBackend
-from statebed.checkpoint.cleanup import Collected
+from statebed.checkpoint.cleanup import CleanupResult
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.open_run import RunOptions
 from statebed.checkpoint.publisher import Publication, Publisher, Rebuilt, Sink
-from statebed.checkpoint.requests import ask_live_run
+from statebed.checkpoint.requests import send_request
 from statebed.checkpoint.run import Run
 from statebed.protocol import (
     DamagePolicy,
@@ -23,7 +23,7 @@ from statebed.protocol import (
 __all__ = [
     "BackingStore",
     "CheckpointLog",
-    "Collected",
+    "CleanupResult",
     "DamagePolicy",
     "Environment",
     "EpochDraft",
@@ -42,5 +42,5 @@ __all__ = [
     "SinkPosition",
     "SinkStart",
     "StateBackend",
-    "ask_live_run",
+    "send_request",
 ]

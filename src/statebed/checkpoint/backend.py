@@ -8,13 +8,13 @@ Each operation is one call of the functions that runs, managers and tools use. T
 
 from typing import Protocol
 
-from statebed.checkpoint.cleanup import Collected, Collector
+from statebed.checkpoint.cleanup import Cleaner, CleanupResult
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import check_bytes, fetch_subtask, store_subtask
 from statebed.checkpoint.open_run import check_intact
 from statebed.checkpoint.references import References
-from statebed.errors import BrokenLogError, CollectionError, InputError
+from statebed.errors import BrokenLogError, CleanupError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol.base_choice import LogSlot
@@ -104,29 +104,29 @@ class ParquetBackend:
                 fix="pass the epoch where the last clean-up ended, then the one where this one is to end",
             )
         if log.read(metadata.epoch).min_epoch < new_min_epoch:
-            raise CollectionError(
+            raise CleanupError(
                 f"record {metadata.epoch} allows deletion below epoch {metadata.min_epoch}, not below {new_min_epoch}",
                 where=f"job {metadata.job_id}",
                 fix="commit a record with the new min_epoch first: only a committed record permits deletion",
             )
-        self._collect(log, metadata)
+        self._clean_up(log, metadata)
 
     @staticmethod
     def name() -> str:
         return "parquet"
 
-    def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> Collected:
+    def _clean_up(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> CleanupResult:
         # All records, not only those from old_min_epoch on: records must be deleted in ascending order.
         seen = [log.observe(number) for number in log.numbers() if number <= metadata.epoch]
         damaged = [observation.epoch for observation in seen if observation.found is LogSlot.DAMAGE]
         if damaged:
-            raise CollectionError(
+            raise CleanupError(
                 f"nothing was deleted: the records {damaged} cannot be read",
                 where=f"job {metadata.job_id}",
                 fix="repair them first, or let a run clean up once they are no longer retained",
             )
         records = [observation.record for observation in seen if observation.record is not None]
-        return Collector(log, References(log)).collect(records, grace_us=self._reader_grace_us, sweep=False)
+        return Cleaner(log, References(log)).clean_up(records, grace_us=self._reader_grace_us, sweep=False)
 
     def _log(self, job_id: str) -> CheckpointLog:
         return CheckpointLog(ScopedStore(self._store, names.job_folder(job_id)), job_id, self._environment)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.references import References, markers_of
-from statebed.errors import CollectionError, FormatError, StorageError
+from statebed.errors import CleanupError, FormatError, StorageError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol.cleanup import (
@@ -29,7 +29,7 @@ from statebed.protocol.cleanup import (
 
 
 @dataclass(frozen=True)
-class Collected:
+class CleanupResult:
     """Objects that a clean-up removed, or would remove."""
 
     records: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Collection:
+class PreparedCleanup:
     """A clean-up, prepared from the records of the run at that moment. It may run on another thread during later
     epochs.
 
@@ -51,27 +51,27 @@ class Collection:
     later epoch, or in flight. No compaction may start while the clean-up runs: `in_flight` would not include its files.
     """
 
-    collector: "Collector"
+    cleaner: "Cleaner"
     records: Sequence[pb.CheckpointMetadata]
     grace_us: int
     sweep: bool
     in_flight: Container[str] = ()
 
-    def run(self, *, dry_run: bool = False) -> Collected:
+    def run(self, *, dry_run: bool = False) -> CleanupResult:
         """Delete the objects, or with `dry_run` only return what would be deleted."""
-        return self.collector.collect(
+        return self.cleaner.clean_up(
             self.records, grace_us=self.grace_us, sweep=self.sweep, in_flight=self.in_flight, dry_run=dry_run
         )
 
 
-class Collector:
+class Cleaner:
     """Cleans up one job, based on the log as its live run sees it."""
 
     def __init__(self, log: CheckpointLog, references: References) -> None:
         self._log = log
         self._references = references
 
-    def collect(
+    def clean_up(
         self,
         records: Sequence[pb.CheckpointMetadata],
         *,
@@ -79,7 +79,7 @@ class Collector:
         sweep: bool,
         in_flight: Container[str] = (),
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> CleanupResult:
         """Delete what the records allow, or with `dry_run` only return it.
 
         `records` is the run's view of the log, ascending, and ends with the head that the run committed itself.
@@ -87,7 +87,7 @@ class Collector:
         head = records[-1]
         licence = find_licence(records, now_us=self._log.environment.now_us(), grace_us=grace_us)
         if licence is None:
-            return Collected()
+            return CleanupResult()
         protected = self._protected(records, licence)
         if sweep:
             doomed, garbage = self._sweep(licence, protected, head, in_flight)
@@ -102,7 +102,7 @@ class Collector:
             self._log.store.delete_many([path for path in garbage if names.is_metadata(path)])
             for number in doomed:
                 self._delete_record(number)
-        return Collected(tuple(doomed), tuple(garbage), sweep)
+        return CleanupResult(tuple(doomed), tuple(garbage), sweep)
 
     def _protected(self, records: Sequence[pb.CheckpointMetadata], licence: Licence) -> set[str]:
         protected: set[str] = set()
@@ -114,7 +114,7 @@ class Collector:
             for record in [*keeping, *pinned]:
                 protected.update(self._references.of(record).sizes)
         except (FormatError, StorageError) as error:
-            raise CollectionError(
+            raise CleanupError(
                 "nothing was deleted: an object that must be kept cannot be read, so its references are unknown",
                 where=str(error),
                 fix="repair it first; clean-up then continues by itself",
@@ -179,7 +179,7 @@ class Collector:
         path = names.record(number)
         self._log.store.delete(path)
         if self._log.exists(number):  # records must disappear in ascending order
-            raise CollectionError(
+            raise CleanupError(
                 "a deleted record still exists",
                 where=f"{self._log.store.url}/{path}",
                 fix="check the store's consistency",

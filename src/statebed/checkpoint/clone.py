@@ -28,14 +28,9 @@ def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to
 
     The original job may be running. `to` must not exist. `to_state` is its state location, by default `state`.
 
-    >>> from statebed.storage import LocalStore
-    >>> flow = sb.Flow("rides")
-    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
-    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
-    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
-    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    >>> sb.testing.write_example("state")
     >>> sb.clone_job("state", "rides", "rides_copy")
-    2
+    3
     """
     source = ScopedStore(get_storage_provider(state), names.job_folder(job))
     target = ScopedStore(get_storage_provider(to_state or state), names.job_folder(names.check_name("job", to)))
@@ -63,7 +58,9 @@ def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origi
 def _wanted(log: CheckpointLog, origin: Origin) -> pb.CheckpointMetadata:
     recovery = log.recover()
     if recovery.head is None:
-        raise JobNotFoundError(f"there is no job {log.job_id!r}", where=log.store.url, fix="see `statebed ls`")
+        raise JobNotFoundError(
+            f"there is no job {log.job_id!r}", where=log.store.url, fix="`statebed ls` lists the jobs"
+        )
     if origin.savepoint is not None:
         return log.savepoint(resolve_savepoint(recovery, origin.savepoint, job_id=log.job_id))
     if origin.epoch is not None:

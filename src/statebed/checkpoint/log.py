@@ -73,15 +73,15 @@ class CheckpointLog:
     def exists(self, epoch: int) -> bool:
         return self.store.head(names.record(epoch)) is not None
 
-    def stands(self, record: pb.CheckpointMetadata) -> bool:
+    def is_current(self, record: pb.CheckpointMetadata) -> bool:
         """Return whether this very record exists; a superseded run may have replaced it after it was cleaned up."""
         try:
-            existing = self.standing(record.epoch)
+            existing = self.record_at_number(record.epoch)
         except CorruptRecordError:
             return True  # damaged since, but no one can have replaced it
         return existing is not None and existing.nonce == record.nonce
 
-    def standing(self, epoch: int) -> pb.CheckpointMetadata | None:
+    def record_at_number(self, epoch: int) -> pb.CheckpointMetadata | None:
         """Return the record at a taken number, or None if it was cleaned up since or has a newer format."""
         try:
             return self.read(epoch)
@@ -213,7 +213,7 @@ class CheckpointLog:
         self, record: pb.CheckpointMetadata, outcome: PutOutcome, follows: pb.CheckpointMetadata | None
     ) -> pb.CheckpointMetadata | None:
         # Read back even a record that was just created: a store may acknowledge a write that it truncated or lost.
-        existing = self.standing(record.epoch)
+        existing = self.record_at_number(record.epoch)
         if existing is None and not self.exists(record.epoch):
             if outcome is PutOutcome.EXISTS:
                 raise self.explain_loss(record.epoch, known=follows, written=record)
@@ -226,15 +226,15 @@ class CheckpointLog:
     def _check_in_log(self, record: pb.CheckpointMetadata, follows: pb.CheckpointMetadata | None) -> None:
         previous = record.epoch - 1
         if previous == 0:
-            previous_stands = True
+            previous_is_current = True
         elif follows is not None and follows.epoch == previous:
-            previous_stands = self.stands(follows)
+            previous_is_current = self.is_current(follows)
         else:
-            previous_stands = self.exists(previous)
+            previous_is_current = self.exists(previous)
         # A live run wrote the preceding record itself; a run that opens has only read it, perhaps long ago.
         later_exists = record.kind == pb.RUN_START and any(n > record.epoch for n in self._record_numbers())
-        if not is_in_log(previous_stands=previous_stands, later_exists=later_exists):
-            lost = record.epoch if previous_stands else previous
+        if not is_in_log(previous_is_current=previous_is_current, later_exists=later_exists):
+            lost = record.epoch if previous_is_current else previous
             raise self.explain_loss(lost, known=follows, written=record)
 
     def explain_loss(

@@ -82,7 +82,7 @@ def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> No
             )
 
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="statebed-check") as pool:
-        list(pool.map(lambda one: read_checked(partial(read, one)), named))
+        list(pool.map(lambda reference: read_checked(partial(read, reference)), named))
 
 
 def fetch_subtask(store: ObjectStore, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:

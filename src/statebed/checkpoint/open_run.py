@@ -19,7 +19,7 @@ from statebed.protocol.base_choice import (
     Origin,
     Recovery,
     RollbackPolicy,
-    Skipped,
+    SkippedRecord,
     abandoned_epochs,
     check_readable,
     check_rollback,
@@ -160,7 +160,7 @@ def _choose_base(
     recovery: Recovery,
     view: dict[int, pb.CheckpointMetadata],
     options: RunOptions,
-) -> tuple[pb.CheckpointMetadata | None, tuple[Skipped, ...]]:
+) -> tuple[pb.CheckpointMetadata | None, tuple[SkippedRecord, ...]]:
     wanted = _wanted_base(log, recovery, options.origin)
     if wanted is None:
         return None, ()
@@ -188,14 +188,14 @@ def _fall_back(
     view: dict[int, pb.CheckpointMetadata],
     wanted: pb.CheckpointMetadata,
     error: FormatError,
-) -> tuple[pb.CheckpointMetadata, tuple[Skipped, ...]]:
-    skipped = [Skipped(wanted.epoch, f"{error.what} ({error.where})")]
+) -> tuple[pb.CheckpointMetadata, tuple[SkippedRecord, ...]]:
+    skipped = [SkippedRecord(wanted.epoch, f"{error.what} ({error.where})")]
     candidates: Collection[int] = [epoch for epoch in walk_chain(view, wanted) if epoch != wanted.epoch]
     for epoch in candidates:
         try:
             _check_base(log, references, view[epoch])
         except FormatError as problem:
-            skipped.append(Skipped(epoch, f"{problem.what} ({problem.where})"))
+            skipped.append(SkippedRecord(epoch, f"{problem.what} ({problem.where})"))
             continue
         return view[epoch], tuple(skipped)
     raise error

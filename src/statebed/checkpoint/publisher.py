@@ -24,7 +24,15 @@ _logger = id_logger(__name__)
 
 @dataclass(frozen=True)
 class Publication:
-    """One epoch to deliver to one sink."""
+    """One epoch to deliver to one sink.
+
+    >>> from statebed.format.checkpoint_pb2 import CheckpointMetadata
+    >>> from statebed.storage import MemoryStore
+    >>> record = CheckpointMetadata(epoch=7)
+    >>> empty = sb.Publication(run=1, epoch=7, record=record, files=(), commit_data=(), store=MemoryStore())
+    >>> sum(len(empty.read(file)) for file in empty.files)
+    0
+    """
 
     run: int
     epoch: int
@@ -40,7 +48,20 @@ class Publication:
 
 
 class Sink(Protocol):
-    """A destination of output."""
+    """A destination of output: any object with these properties and methods.
+
+    >>> class FileCounts:
+    ...     sink_id, guarantee = "file_counts", sb.Guarantee.AT_LEAST_ONCE
+    ...     def open(self, run):
+    ...         return None
+    ...     def roll_back(self, run, epoch):
+    ...         pass
+    ...     def publish(self, publication):
+    ...         print(f"epoch {publication.epoch}: {len(publication.files)} files")
+    >>> sink: sb.Sink = FileCounts()
+    >>> sink.guarantee.value
+    'at least once'
+    """
 
     @property
     def sink_id(self) -> str:

@@ -16,7 +16,7 @@ from statebed.format import names
 
 
 @dataclass(frozen=True)
-class Named:
+class ReferencedObjects:
     """Sizes of all objects that a record refers to, by path; `metadata` are those that refer to others."""
 
     sizes: dict[str, int]
@@ -30,7 +30,7 @@ class References:
         self._log = log
         self._files: dict[str, dict[str, int]] = {}
 
-    def of(self, record: pb.CheckpointMetadata, *, interrupted: bool = False) -> Named:
+    def of(self, record: pb.CheckpointMetadata, *, interrupted: bool = False) -> ReferencedObjects:
         """Return everything that the record refers to, except itself and its savepoints.
 
         With `interrupted`, its clean-up may have started, so missing metadata is ignored.
@@ -45,7 +45,7 @@ class References:
             except MissingFileError:
                 if not interrupted:  # metadata is deleted after its files, so none are left
                     raise
-        return Named(sizes, frozenset(metadata))
+        return ReferencedObjects(sizes, frozenset(metadata))
 
     def prefetch(self, records: Iterable[pb.CheckpointMetadata]) -> None:
         """Read the metadata that `of` will need, concurrently. Errors are left for `of` to raise."""

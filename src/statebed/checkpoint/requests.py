@@ -1,6 +1,6 @@
 """Handling of requests by the live run: reads them, holds their effects until the next record, answers after it.
 
-Clients use `ask_live_run`. The objects are `requests/{id}` and, written once by the live run, `requests/{id}.answer`.
+Clients use `send_request`. The objects are `requests/{id}` and, written once by the live run, `requests/{id}.answer`.
 """
 
 from collections.abc import Iterable
@@ -138,7 +138,7 @@ class PendingRequests:
             _remove(self._log.store, request_id)
 
 
-def ask_live_run(
+def send_request(
     store: ObjectStore, request: pb.Request, *, timeout_s: float, environment: Environment | None = None
 ) -> pb.Answer:
     """Send a request to the live run and return its answer; raise ProtocolError if it is refused."""

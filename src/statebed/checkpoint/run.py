@@ -7,7 +7,7 @@ the controller serialises its calls.
 
 from collections.abc import Container, Mapping, Sequence
 
-from statebed.checkpoint.cleanup import Collected, Collection, Collector
+from statebed.checkpoint.cleanup import Cleaner, CleanupResult, PreparedCleanup
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.open_run import Opening, RunOptions, markers, prepare_opening, walk_chain
@@ -15,7 +15,7 @@ from statebed.checkpoint.references import References
 from statebed.checkpoint.requests import PendingRequests
 from statebed.checkpoint.run_status import undelivered_sinks
 from statebed.errors import (
-    CollectionError,
+    CleanupError,
     CorruptRecordError,
     FencedError,
     OpenContentionError,
@@ -32,7 +32,7 @@ from statebed.protocol.commit import fenced
 from statebed.protocol.publication import SinkPosition, common_epoch, oldest_unpublished, pending_sinks
 from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start, data_epoch_of
 from statebed.protocol.requests import Effect
-from statebed.protocol.retention import Link, next_min_epoch
+from statebed.protocol.retention import LineageEpoch, next_min_epoch
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, has_rows, histories_after, history_of, mentions
 from statebed.protocol.sink_start import SinkFacts
 from statebed.storage import ObjectStore
@@ -65,13 +65,13 @@ class Run:
         self._view = {**opening.view, start.epoch: start}
         self._damaged = opening.damaged
         chain = [epoch for epoch in walk_chain(self._view, start) if epoch >= start.min_epoch]
-        self._chain = [Link(epoch, self._view[epoch].finish_time_us) for epoch in reversed(chain)]
+        self._chain = [LineageEpoch(epoch, self._view[epoch].finish_time_us) for epoch in reversed(chain)]
         self._identities: Mapping[str, SinkIdentity] = {}
         self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
         self._requests = PendingRequests(log)
-        self._collections = 0
+        self._cleanups = 0
         self._rollback_allowed = bool(start.rollback_allowed)
         self._death: StatebedError | None = None
         self._logger = _logger.about(job=log.job_id, run=start.run)
@@ -199,7 +199,7 @@ class Run:
         pins = self._requests.pins(self.head, self.next_epoch)
         granted = [request_id for request_id, _ in self._requests.granted() if request_id]
         commit = _attempt(self._log, granted_requests=granted)
-        chain = [*self._chain, Link(self.next_epoch, commit.now_us)]
+        chain = [*self._chain, LineageEpoch(self.next_epoch, commit.now_us)]
         min_epoch = next_min_epoch(
             chain,
             policy=self.options.retention,
@@ -234,9 +234,9 @@ class Run:
         """
         self._check_alive()
         if self._log.exists(self.next_epoch):
-            self._die(fenced(self.next_epoch, run=self.number, by=self._log.standing(self.next_epoch)))
+            self._die(fenced(self.next_epoch, run=self.number, by=self._log.record_at_number(self.next_epoch)))
         # The next number of a superseded run may have been cleaned up since; then so was its head.
-        if not self._log.stands(self.head):
+        if not self._log.is_current(self.head):
             self._die(self._log.explain_loss(self.head.epoch, known=self.head, written=self.head))
 
     def _append(self, record: pb.CheckpointMetadata) -> None:
@@ -389,50 +389,50 @@ class Run:
     def waiting_effects(self) -> list[Effect]:
         return [effect for _, effect in self._requests.granted()]
 
-    def ask(self, request: pb.Request) -> None:
+    def add_request(self, request: pb.Request) -> None:
         """Add a request of this run itself, without an object in the store. It takes effect with the next commit."""
         self._requests.add(request, self.head)
 
     # ---- garbage ---------------------------------------------------------------------------------------------
 
-    def collect(self, *, in_flight: Container[str] = (), dry_run: bool = False) -> Collected:
+    def clean_up(self, *, in_flight: Container[str] = (), dry_run: bool = False) -> CleanupResult:
         """Delete what the committed records allow. Safe at any time; resumes after an interruption."""
-        collection = self.prepare_collection(in_flight=in_flight)
-        collected = collection.run(dry_run=dry_run)
+        cleanup = self.prepare_cleanup(in_flight=in_flight)
+        result = cleanup.run(dry_run=dry_run)
         if not dry_run:
-            self.settle_collection(collection, collected)
-        return collected
+            self.settle_cleanup(cleanup, result)
+        return result
 
-    def prepare_collection(self, *, in_flight: Container[str] = ()) -> Collection:
+    def prepare_cleanup(self, *, in_flight: Container[str] = ()) -> PreparedCleanup:
         """Return a clean-up of what the records committed so far allow. Only one may be prepared at a time.
 
-        It may run on another thread. Pass its result to `settle_collection` on the thread of this run.
+        It may run on another thread. Pass its result to `settle_cleanup` on the thread of this run.
         """
         self._check_alive()
         # Only a sweep sees unreadable records, which must be deleted in order, too.
-        sweep = self._collections % SWEEP_EVERY == 0 or bool(self._damaged)
+        sweep = self._cleanups % SWEEP_EVERY == 0 or bool(self._damaged)
         records = [self._view[epoch] for epoch in sorted(self._view)]
         self._check_nothing_damaged(records)
-        return Collection(
-            Collector(self._log, self._references),
+        return PreparedCleanup(
+            Cleaner(self._log, self._references),
             records,
             grace_us=self.options.retention.reader_grace_us,
             sweep=sweep,
             in_flight=in_flight,
         )
 
-    def settle_collection(self, collection: Collection, collected: Collected) -> None:
+    def settle_cleanup(self, cleanup: PreparedCleanup, result: CleanupResult) -> None:
         """Forget the records that a clean-up deleted."""
         # A sweep that no record permits yet is still due.
-        self._collections += collected.swept or not collection.sweep
-        for number in collected.records:
+        self._cleanups += result.swept or not cleanup.sweep
+        for number in result.records:
             self._view.pop(number, None)
-        self._damaged -= set(collected.records)
+        self._damaged -= set(result.records)
 
     def _check_nothing_damaged(self, records: Sequence[pb.CheckpointMetadata]) -> None:
         kept = [number for number in self._damaged if number >= records[-1].min_epoch]
         if kept:
-            raise CollectionError(
+            raise CleanupError(
                 f"nothing was deleted: the records {kept} are retained but cannot be read",
                 where=f"job {self.job_id}",
                 fix="repair them, or wait until they are no longer retained; clean-up then continues by itself",

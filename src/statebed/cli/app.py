@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli.commands import changes, logs, rows, serve, setup
+from statebed.cli.commands import changes, logs, pipelines, rows, serve, setup
 
 PANELS = {
     "Look at state": (logs, rows, serve),
     "Check and change state": (changes,),
+    "Run SQL": (pipelines,),
     "Set up and try": (setup,),
 }
 """Groups of commands in the output of `--help`."""

@@ -18,7 +18,7 @@ MASK = "(set, not shown)"
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """One setting or environment variable."""
 
     name: str
@@ -27,19 +27,19 @@ class Line:
     meaning: str
 
 
-def setting_lines(environ: Mapping[str, str], folder: Path) -> list[Line]:
+def setting_lines(environ: Mapping[str, str], folder: Path) -> list[SettingLine]:
     """Return the value of every setting for a job started in `folder`."""
     settings = resolve({}, spark_conf={}, environ=environ, folder=folder)
     return [
-        Line(name, declared.shown(getattr(settings, name)), settings.place_of(name).text, declared.text)
+        SettingLine(name, declared.shown(getattr(settings, name)), settings.place_of(name).text, declared.text)
         for name, declared in DECLARATIONS.items()
     ]
 
 
-def store_lines(environ: Mapping[str, str]) -> list[Line]:
+def store_lines(environ: Mapping[str, str]) -> list[SettingLine]:
     """Return the environment variables of object stores; a value is shown only if it cannot be a secret."""
     return [
-        Line(name, _masked(name, environ[name]), "environment", "")
+        SettingLine(name, _masked(name, environ[name]), "environment", "")
         for name in sorted(environ)
         if name.startswith(_OF_STORES)
     ]

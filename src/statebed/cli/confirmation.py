@@ -59,4 +59,4 @@ def _bar(what: str, *, in_bytes: bool) -> Iterator[Callable[[int, int, str], Non
     screen = Console(stderr=True)
     with progress.Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total, told: bar.update(task, completed=done, total=total, description=told)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)

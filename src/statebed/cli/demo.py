@@ -58,7 +58,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
                 reported = now
             return False
 
-        with told_when_stopped(screen):
+        with resume_hint_on_interrupt(screen):
             run_job(folder, kill_when=look, poll_seconds=_POLL_SECONDS)
         look(folder.log())
     _show_results(screen, folder)
@@ -70,7 +70,7 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
     """Run the crash demo and show the comparison. Return False if the result is wrong."""
     screen = console()
     records.newest(folder.log())  # reports damaged state before any file is generated
-    with told_when_stopped(screen):
+    with resume_hint_on_interrupt(screen):
         outcome = run_crash_demo(
             folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")
         )
@@ -88,7 +88,7 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
 
 
 @contextmanager
-def told_when_stopped(screen: Console) -> Iterator[None]:
+def resume_hint_on_interrupt(screen: Console) -> Iterator[None]:
     """On Ctrl-C, a closed terminal or SIGTERM, tell the user that the job can be resumed."""
     try:
         with interrupted_by_signals():

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output
-from statebed.cli.render_show import LEAST, Epoch, one_epoch
+from statebed.cli.render_show import LEAST, Epoch, render_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
@@ -87,7 +87,7 @@ def document(shown: Epoch) -> dict[str, object]:
 
 def print_epoch(shown: Epoch) -> None:
     screen = output.console()
-    for piece in one_epoch(shown):
+    for piece in render_epoch(shown):
         screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST))
 
 
@@ -135,14 +135,14 @@ def _only(contents: Contents, figures: Figures | None, operator: str) -> tuple[C
     """Reduce contents and figures to one operator."""
     narrowed = dataclasses.replace(
         contents,
-        operators=tuple(one for one in contents.operators if one.operator == operator),
-        tables=tuple(one for one in contents.tables if one.operator == operator),
-        sinks=tuple(one for one in contents.sinks if one.operator == operator),
+        operators=tuple(entry for entry in contents.operators if entry.operator == operator),
+        tables=tuple(table for table in contents.tables if table.operator == operator),
+        sinks=tuple(sink for sink in contents.sinks if sink.operator == operator),
     )
     if figures is None:
         return narrowed, None
     return narrowed, dataclasses.replace(
         figures,
-        tables=tuple(one for one in figures.tables if one.operator == operator),
-        operators=tuple(one for one in figures.operators if one.operator == operator),
+        tables=tuple(table for table in figures.tables if table.operator == operator),
+        operators=tuple(entry for entry in figures.operators if entry.operator == operator),
     )

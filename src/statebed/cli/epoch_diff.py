@@ -1,9 +1,12 @@
 """`statebed diff`: changes between two epochs, for a whole job or row by row for one table."""
 
+import sys
+import time
+
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output, row_output
 from statebed.cli.output import table
-from statebed.cli.state_rows import Shown, columns_of
+from statebed.cli.state_rows import OutputOptions, columns_of
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import diff_state
 from statebed.inspect.job_diff import JobDiff, TableChange, diff_job
@@ -27,7 +30,14 @@ def print_job(state: str, job: str, *, since: str, until: str | None, as_json: b
 
 
 def print_rows(
-    state: str, job: str, *, since: str, until: str | None, operator: str | None, table: str | None, shown: Shown
+    state: str,
+    job: str,
+    *,
+    since: str,
+    until: str | None,
+    operator: str | None,
+    table: str | None,
+    shown: OutputOptions,
 ) -> None:
     """Print the changed rows of one table."""
     changes = diff_state(
@@ -66,6 +76,36 @@ def print_rows(
     output.say(f"{inserted} inserted, {updated} updated, {deleted} deleted")
 
 
+def follow_rows(
+    state: str,
+    job: str,
+    *,
+    since: str,
+    until: str | None,
+    operator: str | None,
+    table: str | None,
+    shown: OutputOptions,
+    every_seconds: float,
+) -> None:
+    """Print the changed rows of one table whenever the log has a new record, up to `until` or for ever.
+
+    An epoch that is cleaned up before its successor was shown ends this with an error: changes would be missing.
+    """
+    log = open_log(state, job)
+    last = None if until is None else _record(log, until).epoch if not until.isdigit() else int(until)
+    shown_until = since
+    while True:
+        newest_number = record_at(log, None).epoch
+        wanted = newest_number if last is None else min(newest_number, last)
+        if _record(log, shown_until).epoch < wanted:
+            print_rows(state, job, since=shown_until, until=str(wanted), operator=operator, table=table, shown=shown)
+            sys.stdout.flush()
+            shown_until = str(wanted)
+        if last is not None and wanted >= last:
+            return
+        time.sleep(every_seconds)
+
+
 def _record(log: CheckpointLog, named: str | None) -> pb.CheckpointMetadata:
     if named is None:
         return record_at(log, None)
@@ -88,20 +128,20 @@ def _print_job(found: JobDiff) -> None:
         ["operator", "change", "subtasks", "watermark before (UTC)", "watermark after (UTC)"],
         [
             (
-                names(one.operator),
-                one.change,
-                _from_to(one.parallelism_before, one.parallelism_after),
-                instant(one.before_watermark_us),
-                instant(one.after_watermark_us),
+                names(operator.operator),
+                operator.change,
+                _from_to(operator.parallelism_before, operator.parallelism_after),
+                instant(operator.before_watermark_us),
+                instant(operator.after_watermark_us),
             )
-            for one in found.operators
+            for operator in found.operators
         ],
     )
     output.print_table(operators, ())
     tables = table(
         "tables, by their files",
         ["operator", "table", "change", "rows", "", "size", " ", "files added", "files removed", "tombstones"],
-        [_table_row(one, names) for one in found.tables],
+        [_table_row(change, names) for change in found.tables],
         right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
     )
     output.print_table(tables, (), least=("tombstones",))

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from statebed.cli import output
-from statebed.cli.pinned_epoch import PinnedEpoch, at
+from statebed.cli.pinned_epoch import PinnedEpoch, open_epoch
 from statebed.cli.row_output import texts
 from statebed.cli.table_request import TableRequest
 from statebed.errors import ExportError, InputError, StatebedError
@@ -29,7 +29,7 @@ ROWS_OF_A_GROUP = 128 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportedFile:
     """One exported file."""
 
     path: Path
@@ -40,7 +40,7 @@ class Exported:
     bytes: int
 
 
-def export(question: TableRequest, target: Path, *, suffix: str | None, as_json: bool) -> None:
+def export(request: TableRequest, target: Path, *, suffix: str | None, as_json: bool) -> None:
     """Write the requested rows to `target` and print what was written."""
     named = target.suffix if target.suffix in {PARQUET, CSV} else None
     if named and suffix and named != suffix:
@@ -50,26 +50,26 @@ def export(question: TableRequest, target: Path, *, suffix: str | None, as_json:
             fix="make the name and the format match",
         )
     _check_new(target)
-    written = [_write(question.ask(), target)] if named else _write_folder(question, target, suffix or PARQUET)
+    written = [_write(request.read(), target)] if named else _write_folder(request, target, suffix or PARQUET)
     if as_json:
-        output.print_json([{**dataclasses.asdict(one), "path": str(one.path)} for one in written])
+        output.print_json([{**dataclasses.asdict(file), "path": str(file.path)} for file in written])
         return
     for one in written:
         size = units.size(one.bytes)
         output.say(f"{one.path}: {one.rows:,} rows of {one.operator}.{one.table} at epoch {one.epoch}, {size}")
 
 
-def _write_folder(question: TableRequest, folder: Path, suffix: str) -> list[Exported]:
+def _write_folder(request: TableRequest, folder: Path, suffix: str) -> list[ExportedFile]:
     """Write every requested table at one epoch: folder/operator.table.parquet."""
-    moment = at(question.state, question.job, epoch=question.epoch, savepoint=question.savepoint)
-    moment = moment.only(question.operator, question.table)
-    if len(moment.tables) > 1 and question.is_narrow:
+    moment = open_epoch(request.state, request.job, epoch=request.epoch, savepoint=request.savepoint)
+    moment = moment.only(request.operator, request.table)
+    if len(moment.tables) > 1 and request.is_narrow:
         tables = ", ".join(f"{operator}.{table}" for operator, table in moment.tables)
         raise InputError(
             f"keys, times, columns and conditions apply to one table, but there are several: {tables}",
             fix="choose one with --operator and --table",
         )
-    asked = [(name, _asked(question, moment, *name)) for name in moment.tables]
+    asked = [(name, _table_of(request, moment, *name)) for name in moment.tables]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,9 +77,9 @@ def _write_folder(question: TableRequest, folder: Path, suffix: str) -> list[Exp
     return [_write(table, folder / f"{operator}.{name}{suffix}") for (operator, name), table in asked]
 
 
-def _asked(question: TableRequest, moment: PinnedEpoch, operator: str, table: str) -> StateTable:
+def _table_of(request: TableRequest, moment: PinnedEpoch, operator: str, table: str) -> StateTable:
     epoch = moment.record.epoch if moment.savepoint is None else None
-    return dataclasses.replace(question, job=moment.job, operator=operator, table=table, epoch=epoch).ask()
+    return dataclasses.replace(request, job=moment.job, operator=operator, table=table, epoch=epoch).read()
 
 
 def _check_new(target: Path) -> None:
@@ -99,7 +99,7 @@ def _check_new(target: Path) -> None:
         )
 
 
-def _write(table: StateTable, target: Path) -> Exported:
+def _write(table: StateTable, target: Path) -> ExportedFile:
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def _write(table: StateTable, target: Path) -> Exported:
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
-    return Exported(target, table.operator, table.table, table.epoch, rows, size)
+    return ExportedFile(target, table.operator, table.table, table.epoch, rows, size)
 
 
 def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:

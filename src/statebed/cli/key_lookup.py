@@ -33,28 +33,28 @@ class Lookup:
     """Operator, table and reason for each table whose keys have another form."""
 
 
-def print_key(question: TableRequest, *, limit: int | None, as_json: bool) -> bool:
+def print_key(request: TableRequest, *, limit: int | None, as_json: bool) -> bool:
     """Look up the key and print the rows of each table. Return whether any table has it."""
     lookup = read_at(
-        question.state,
-        question.job,
-        epoch=question.epoch,
-        savepoint=question.savepoint,
-        read=lambda moment: _look(moment.only(question.operator, question.table), question, limit=limit),
+        request.state,
+        request.job,
+        epoch=request.epoch,
+        savepoint=request.savepoint,
+        read=lambda moment: _look(moment.only(request.operator, request.table), request, limit=limit),
     )
     if as_json:
-        output.print_json(_document(lookup, question.keys))
+        output.print_json(_document(lookup, request.keys))
     else:
-        _print(lookup, question.keys)
-    return any(one.rows.num_rows for one in lookup.found)
+        _print(lookup, request.keys)
+    return any(table.rows.num_rows for table in lookup.found)
 
 
-def _look(moment: PinnedEpoch, question: TableRequest, *, limit: int | None) -> Lookup:
+def _look(moment: PinnedEpoch, request: TableRequest, *, limit: int | None) -> Lookup:
     found, unfit = [], []
     for operator, name in moment.tables:
-        table = moment.read(operator, name, results=question.results)
+        table = moment.read(operator, name, results=request.results)
         try:
-            asked = table.keys(*_one_key(table, question.keys))
+            asked = table.keys(*_one_key(table, request.keys))
         except InputError as error:
             unfit.append((operator, name, error.what))
             continue
@@ -93,7 +93,9 @@ def _print(lookup: Lookup, key: Sequence[str]) -> None:
             )
             if one.more:
                 output.say(f"showing the first {one.rows.num_rows:,} rows; --limit 0 shows all")
-    empty = [f"{one.table.operator_name}.{one.table.table}" for one in lookup.found if not one.rows.num_rows]
+    empty = [
+        f"{matched.table.operator_name}.{matched.table.table}" for matched in lookup.found if not matched.rows.num_rows
+    ]
     if empty:
         output.say(f"no row for {' '.join(key)} in: {', '.join(empty)}")
     if lookup.unfit:
@@ -108,7 +110,8 @@ def _document(lookup: Lookup, key: Sequence[str]) -> dict[str, object]:
         "epoch": lookup.moment.record.epoch,
         "key": list(key),
         "tables": [
-            {**state_rows.head_of(one.table), "rows": json_objects(one.rows), "more": one.more} for one in lookup.found
+            {**state_rows.head_of(matched.table), "rows": json_objects(matched.rows), "more": matched.more}
+            for matched in lookup.found
         ],
         "other_keys": [{"operator": o, "table": t, "why": why} for o, t, why in lookup.unfit],
     }

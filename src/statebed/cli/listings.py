@@ -88,4 +88,4 @@ def _now_us() -> int:
 
 
 def _print_json(summaries: Sequence[object]) -> None:
-    output.print_json([output.with_times(one) for one in summaries])
+    output.print_json([output.with_times(summary) for summary in summaries])

@@ -59,7 +59,7 @@ exit 69
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedArchive:
     """The archive written, and how to use it."""
 
     path: Path
@@ -69,7 +69,7 @@ class Packed:
     """Shell lines that use the archive."""
 
 
-def pack_environment(path: Path) -> Packed:
+def pack_environment(path: Path) -> PackedArchive:
     """Write the archive of everything that executors need besides Python and Spark."""
     _check_suffix(path, ENVIRONMENT_SUFFIX)
     packages = closure("statebed")
@@ -98,10 +98,10 @@ def pack_environment(path: Path) -> Packed:
         "# or with spark-submit:",
         f"{submit} --archives {shlex.quote(shipped)} job.py",
     )
-    return Packed(path, tuple(f"{one.name} {one.version}" for one in packages), usage)
+    return PackedArchive(path, tuple(f"{distribution.name} {distribution.version}" for distribution in packages), usage)
 
 
-def pack_code(path: Path) -> Packed:
+def pack_code(path: Path) -> PackedArchive:
     """Write the archive of statebed alone."""
     _check_suffix(path, CODE_SUFFIX)
     package = importlib.metadata.distribution("statebed")
@@ -115,7 +115,7 @@ def pack_code(path: Path) -> Packed:
         "# or with spark-submit:",
         f"spark-submit --py-files {shlex.quote(str(path))} job.py",
     )
-    return Packed(path, (f"statebed {package.version}",), usage)
+    return PackedArchive(path, (f"statebed {package.version}",), usage)
 
 
 # ---- what belongs to it --------------------------------------------------------------------------------------
@@ -134,8 +134,12 @@ def closure(name: str) -> list[importlib.metadata.Distribution]:
             # Only needed on another system or an older Python.
             continue
         found[wanted] = package
-        waiting += [(one, "") for one in _requirements(package, extra)]
-    lacking = [one for one in _requirements(found[name], "") if one not in found and one not in _OF_THE_CLUSTER]
+        waiting += [(requirement, "") for requirement in _requirements(package, extra)]
+    lacking = [
+        requirement
+        for requirement in _requirements(found[name], "")
+        if requirement not in found and requirement not in _OF_THE_CLUSTER
+    ]
     if lacking:
         raise MissingDependencyError(
             f"statebed needs {', '.join(lacking)}, which is not installed", fix="pip install statebed"

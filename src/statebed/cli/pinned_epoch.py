@@ -46,11 +46,13 @@ class PinnedEpoch:
         names = OperatorNames.of(self.record)
         where = f"{self.state}, job {self.job!r}, epoch {self.record.epoch}"
         found = tuple(
-            (one, name) for one, name in self.tables if operator in {None, one, names(one)} and table in {None, name}
+            (operator_id, name)
+            for operator_id, name in self.tables
+            if operator in {None, operator_id, names(operator_id)} and table in {None, name}
         )
         if not found:
             asked = ".".join(part for part in (operator, table) if part) or "a table"
-            there = names.listed(f"{one}.{name}" for one, name in self.tables)
+            there = names.listed(f"{operator_id}.{name}" for operator_id, name in self.tables)
             raise StateNotFoundError(
                 f"there is no {asked} (there are: {there or 'no tables'})",
                 where=where,
@@ -59,7 +61,7 @@ class PinnedEpoch:
         return dataclasses.replace(self, tables=found)
 
 
-def at(state: str, job: str | None, *, epoch: int | None, savepoint: str | None) -> PinnedEpoch:
+def open_epoch(state: str, job: str | None, *, epoch: int | None, savepoint: str | None) -> PinnedEpoch:
     """Return the requested epoch, or the newest."""
     log = open_log(state, job)
     record = record_at(log, epoch) if savepoint is None else savepoint_record(log, newest(log), savepoint)
@@ -79,8 +81,8 @@ def read_at(
     """
     for _ in range(ATTEMPTS - 1):
         try:
-            return read(at(state, job, epoch=epoch, savepoint=savepoint))
+            return read(open_epoch(state, job, epoch=epoch, savepoint=savepoint))
         except (EpochNotRetainedError, MissingFileError):
             if epoch is not None or savepoint is not None:
                 raise
-    return read(at(state, job, epoch=epoch, savepoint=savepoint))
+    return read(open_epoch(state, job, epoch=epoch, savepoint=savepoint))

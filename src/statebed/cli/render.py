@@ -153,15 +153,15 @@ def lineages_table(lineages: Iterable[LineageSummary], *, title: str) -> Table:
         ["lineage", "status", "from epoch", "epochs", "kept until", "runs", "began (UTC)", "finished (UTC)", "age"],
         [
             (
-                one.lineage,
-                one.status,
-                one.base or NOTHING,
-                _from_to(one.first_epoch, one.last_epoch),
-                one.kept_until,
-                one.runs,
-                *_times(one),
+                lineage.lineage,
+                lineage.status,
+                lineage.base or NOTHING,
+                _from_to(lineage.first_epoch, lineage.last_epoch),
+                lineage.kept_until,
+                lineage.runs,
+                *_times(lineage),
             )
-            for one in lineages
+            for lineage in lineages
         ],
         right=["from epoch", "kept until", "runs", "age"],
     )
@@ -173,15 +173,15 @@ def savepoints_table(savepoints: Iterable[SavepointSummary], *, title: str) -> T
         ["savepoint", "epoch", "lineage", "finished (UTC)", "age", "watermark (UTC)", "state"],
         [
             (
-                one.savepoint,
-                one.epoch,
-                one.lineage or NOTHING,
-                instant(one.finish_time_us),
-                age(one.finish_time_us),
-                instant(one.watermark_us),
-                size(one.bytes),
+                savepoint.savepoint,
+                savepoint.epoch,
+                savepoint.lineage or NOTHING,
+                instant(savepoint.finish_time_us),
+                age(savepoint.finish_time_us),
+                instant(savepoint.watermark_us),
+                size(savepoint.bytes),
             )
-            for one in savepoints
+            for savepoint in savepoints
         ],
         right=["epoch", "age", "state"],
     )

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from statebed.cli import output
 from statebed.inspect.verification import Finding, Verification
-from statebed.maintain import CommittedChange, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
+from statebed.maintain import CommittedChange, Garbage, OutdatedTable, RepairPlan, Savepoint, TableRewrite
 from statebed.present import units
 from statebed.sinks.manifest import TableVerification
 
@@ -45,28 +45,19 @@ def numbers(some: Sequence[int]) -> str:
             ranges[-1][-1:] = [ranges[-1][-1], one] if len(ranges[-1]) == 1 else [one]
         else:
             ranges.append([one])
-    texts = [str(one[0]) if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in ranges]
+    texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in ranges]
     more = [f"and {len(texts) - MOST_NUMBERS} more"] if len(texts) > MOST_NUMBERS else []
     return ", ".join([*texts[:MOST_NUMBERS], *more])
-
-
-def many(count: int, noun: str) -> str:
-    """Format a count with its noun, in the plural if needed.
-
-    >>> many(1, "object")
-    '1 object'
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
     """Render two lines per finding, so that object names are never wrapped."""
     return [
         line
-        for one in findings
+        for finding in findings
         for line in (
-            f"{one.trouble.value}: {one.path}",
-            f"    {one.kind.value}: {one.problem}; needed by {needed_by(one)}",
+            f"{finding.trouble.value}: {finding.path}",
+            f"    {finding.kind.value}: {finding.problem}; needed by {needed_by(finding)}",
         )
     ]
 
@@ -82,16 +73,16 @@ def _epochs(some: Sequence[int]) -> str:
 
 
 def orphans_table(found: Verification) -> Table:
-    rows = [(one.path, one.kind.value, units.size(one.size)) for one in found.orphans]
+    rows = [(orphan.path, orphan.kind.value, units.size(orphan.size)) for orphan in found.orphans]
     return output.table("unreferenced objects", ("object", "what", "bytes"), rows, right=("bytes",))
 
 
 def verification_lines(found: Verification) -> list[str]:
     """Render the summary of a verification."""
-    checked = f"epochs {numbers(found.epochs) or 'none'}, {many(len(found.savepoints), 'savepoint')}"
-    lines = [f"read {many(found.objects, 'object')}, {units.size(found.bytes)}: {checked}"]
-    lines += [f"missing, but not an error: {one.path}: {one.reason}" for one in found.awaited]
-    counts = Counter(one.kind.value for one in found.orphans)
+    checked = f"epochs {numbers(found.epochs) or 'none'}, {units.plural(len(found.savepoints), 'savepoint')}"
+    lines = [f"read {units.plural(found.objects, 'object')}, {units.size(found.bytes)}: {checked}"]
+    lines += [f"missing, but not an error: {loss.path}: {loss.reason}" for loss in found.awaited]
+    counts = Counter(orphan.kind.value for orphan in found.orphans)
     if counts:
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         lines.append(f"unreferenced, not an error: {told}")
@@ -99,7 +90,7 @@ def verification_lines(found: Verification) -> list[str]:
         lines.append("unreferenced objects are not listed: metadata that may refer to them cannot be read")
     if found.whole:
         return [*lines, "everything is intact"]
-    lines.append(f"damaged or missing: {many(len(found.findings), 'object')}")
+    lines.append(f"damaged or missing: {units.plural(len(found.findings), 'object')}")
     if found.head_whole:
         lines.append(
             f"the newest state (epoch {found.data_epoch}) is intact: the job does not need the damaged objects"
@@ -113,10 +104,12 @@ def table_lines(tables: Iterable[TableVerification]) -> list[str]:
     """Render the verification of sink tables: a line per damaged object, then one per table."""
     lines = []
     for table in tables:
-        lines += [line for one in table.findings for line in (f"damaged: {one.where}", f"    {one.problem}")]
-        state = "intact" if table.whole else f"{many(len(table.findings), 'object')} damaged or missing"
+        lines += [
+            line for finding in table.findings for line in (f"damaged: {finding.where}", f"    {finding.problem}")
+        ]
+        state = "intact" if table.whole else f"{units.plural(len(table.findings), 'object')} damaged or missing"
         unsealed = "" if table.sealed else "; its manifest has no checksums until the job is started again"
-        read = f"{many(table.files, 'file')}, {units.size(table.bytes)}, up to epoch {table.epoch}"
+        read = f"{units.plural(table.files, 'file')}, {units.size(table.bytes)}, up to epoch {table.epoch}"
         lines.append(f"table {table.where} of {table.owner or 'an unknown job'}: {read}: {state}{unsealed}")
     return lines
 
@@ -144,12 +137,11 @@ def repair_lines(plan: RepairPlan) -> list[str]:
 def _remaining(plan: RepairPlan) -> list[str]:
     if not plan.remaining:
         return []
-    stay = (
-        f"{many(len(plan.remaining), 'damaged object')} left alone: the job does not resume from epochs that need them"
-    )
-    savepoints = sorted({name for one in plan.remaining for name in one.savepoints})
+    left = units.plural(len(plan.remaining), "damaged object")
+    savepoints = sorted({name for finding in plan.remaining for name in finding.savepoints})
     return [
-        f"{stay}. They are removed when their epochs expire, and clean-up may pause until then",
+        f"{left} left alone: the job does not resume from epochs that need them",
+        "they are removed when their epochs expire, and clean-up may pause until then",
         *(f"savepoint {name!r} is damaged: clean-up is paused until it is dropped" for name in savepoints),
     ]
 
@@ -157,33 +149,33 @@ def _remaining(plan: RepairPlan) -> list[str]:
 def savepoints_table(found: Sequence[Savepoint]) -> Table:
     rows = [
         (
-            one.name,
-            one.epoch,
-            one.made_in,
-            units.instant(one.finish_time_us),
-            output.age(one.finish_time_us),
-            one.problem,
+            savepoint.name,
+            savepoint.epoch,
+            savepoint.made_in,
+            units.instant(savepoint.finish_time_us),
+            output.age(savepoint.finish_time_us),
+            savepoint.problem,
         )
-        for one in found
+        for savepoint in found
     ]
     return output.table("savepoints", ("name", "epoch", "made in", "finished (UTC)", "age", "problem"), rows)
 
 
 def garbage_table(found: Sequence[Garbage]) -> Table:
-    rows = [(one.path, units.size(one.size), one.reason.value) for one in found]
+    rows = [(object_.path, units.size(object_.size), object_.reason.value) for object_ in found]
     return output.table("objects that clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
 
 
-def outdated_table(found: Sequence[Outdated]) -> Table:
+def outdated_table(found: Sequence[OutdatedTable]) -> Table:
     rows = [
         (
-            one.operator_id,
-            one.table,
-            one.files or None,
-            units.size(one.bytes) if one.files else None,
-            f"{', '.join(map(str, one.versions))} -> {one.version}" if one.versions else None,
+            outdated.operator_id,
+            outdated.table,
+            outdated.files or None,
+            units.size(outdated.bytes) if outdated.files else None,
+            f"{', '.join(map(str, outdated.versions))} -> {outdated.version}" if outdated.versions else None,
         )
-        for one in found
+        for outdated in found
     ]
     columns = ("operator", "table", "files with older columns", "bytes", "versions of values")
     return output.table("tables to migrate", columns, rows, right=("files with older columns", "bytes"))
@@ -192,12 +184,12 @@ def outdated_table(found: Sequence[Outdated]) -> Table:
 def rewrites_table(found: Iterable[TableRewrite]) -> Table:
     rows = [
         (
-            one.operator_id,
-            one.table,
-            f"{one.files_before} -> {one.files_after}",
-            f"{units.size(one.bytes_before)} -> {units.size(one.bytes_after)}",
+            rewrite.operator_id,
+            rewrite.table,
+            f"{rewrite.files_before} -> {rewrite.files_after}",
+            f"{units.size(rewrite.bytes_before)} -> {units.size(rewrite.bytes_after)}",
         )
-        for one in found
+        for rewrite in found
     ]
     return output.table("rewritten tables", ("operator", "table", "files", "bytes"), rows)
 

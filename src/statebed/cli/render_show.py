@@ -21,6 +21,7 @@ from statebed.operators.joins.matches import entry_warning
 from statebed.present.units import NOTHING, duration, number, precise, rate, size
 
 _HASHES = 1 << 64
+_MOST_PARTITIONS = 50
 LEAST = (
     *("of its output (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
     *("hits", "loads", "tombstones", "spills", "by level", "tier", "of", "spilled"),
@@ -46,12 +47,11 @@ class Epoch:
     """State of the newest run, set only if the newest epoch is shown."""
 
 
-def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
+def render_epoch(shown: Epoch) -> Iterator[Table | Text]:
     """Render the parts of an epoch one after the other."""
     names = OperatorNames.of(shown.record)
     yield from _heading(shown)
-    if shown.sources:
-        yield _sources_table(shown.sources)
+    yield from _source_tables(shown.sources)
     if shown.contents.operators:
         yield _operators_table(shown, names)
         yield from _cautions(shown.record, names)
@@ -102,23 +102,46 @@ def _heading(shown: Epoch) -> Iterator[Text]:
         yield line(f"  savepoints: {pins}")
 
 
+def _source_tables(sources: Sequence[SourceState]) -> Iterator[Table]:
+    if sources:
+        yield _sources_table(sources)
+    if any(source.partitions for source in sources):
+        yield partitions_table(sources)
+
+
 def _sources_table(sources: Iterable[SourceState]) -> Table:
     return table(
         "sources",
         ["source", "committed offset", "behind", "newest event (UTC)", "watermark (UTC)", "arriving", "processed"],
         [
             (
-                one.source,
-                one.offset or NOTHING,
-                number(one.offsets_behind),
-                precise(one.newest_event_time_us),
-                precise(one.watermark_us),
-                rate(one.input_rows_per_second),
-                rate(one.processed_rows_per_second),
+                source.source,
+                source.offset or NOTHING,
+                number(source.offsets_behind),
+                precise(source.newest_event_time_us),
+                precise(source.watermark_us),
+                rate(source.input_rows_per_second),
+                rate(source.processed_rows_per_second),
             )
-            for one in sources
+            for source in sources
         ],
         right=["behind", "arriving", "processed"],
+    )
+
+
+def partitions_table(sources: Iterable[SourceState]) -> Table:
+    """Return the partitions of Kafka sources, those that are furthest behind first."""
+    found = [(source.source, lag) for source in sources for lag in source.partitions]
+    found.sort(key=lambda pair: -pair[1].behind)
+    left = len(found) - _MOST_PARTITIONS
+    return table(
+        "partitions" if left <= 0 else f"partitions, without {left} that are less behind",
+        ["source", "topic", "partition", "offset", "latest", "behind"],
+        [
+            (source, lag.topic, str(lag.partition), number(lag.offset), number(lag.latest), number(lag.behind))
+            for source, lag in found[:_MOST_PARTITIONS]
+        ],
+        right=["partition", "offset", "latest", "behind"],
     )
 
 

@@ -78,7 +78,7 @@ def answered(
                 )
             yield pa.RecordBatchReader.from_stream(relation)
         except (duckdb.Error, pa.ArrowException) as error:
-            for failure in (one.failure for one in scanned if one.failure is not None):
+            for failure in (scan.failure for scan in scanned if scan.failure is not None):
                 raise failure from error
             names = [STATE] if chosen is not None else []
             names += [f"{operator}.{table}" for operator, table in moment.tables]

@@ -12,7 +12,7 @@ from statebed.present import units
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class OutputOptions:
     """How to print a result."""
 
     format: str
@@ -20,9 +20,9 @@ class Shown:
     limit: int | None
 
 
-def print_rows(question: TableRequest, shown: Shown) -> None:
+def print_rows(request: TableRequest, shown: OutputOptions) -> None:
     """Print the rows of a table."""
-    table = question.ask()
+    table = request.read()
     if shown.format == "csv":
         row_output.print_csv(row_output.first(table.to_batches(), shown.limit), table.schema)
     elif shown.format == "json":
@@ -33,9 +33,9 @@ def print_rows(question: TableRequest, shown: Shown) -> None:
         )
 
 
-def print_count(question: TableRequest, shown: Shown) -> None:
+def print_count(request: TableRequest, shown: OutputOptions) -> None:
     """Print the number of rows."""
-    table = question.ask()
+    table = request.read()
     count = table.count()
     if shown.format == "json":
         output.print_json({**head_of(table), "count": count})
@@ -43,9 +43,9 @@ def print_count(question: TableRequest, shown: Shown) -> None:
         output.say(str(count))
 
 
-def print_scan(question: TableRequest, shown: Shown) -> None:
+def print_scan(request: TableRequest, shown: OutputOptions) -> None:
     """Print what a scan of the rows reads."""
-    table = question.ask()
+    table = request.read()
     scan = table.scan()
     if shown.format == "json":
         output.print_json({**head_of(table), "files": [dataclasses.asdict(file) for file in scan.files]})
@@ -77,20 +77,20 @@ def print_scan(question: TableRequest, shown: Shown) -> None:
     )
 
 
-def print_query(question: TableRequest, text: str, shown: Shown) -> None:
+def print_query(request: TableRequest, text: str, shown: OutputOptions) -> None:
     """Print the result of an SQL query over the state of one epoch."""
     read_at(
-        question.state,
-        question.job,
-        epoch=question.epoch,
-        savepoint=question.savepoint,
-        read=lambda moment: _print_query(moment, question, text, shown),
+        request.state,
+        request.job,
+        epoch=request.epoch,
+        savepoint=request.savepoint,
+        read=lambda moment: _print_query(moment, request, text, shown),
     )
 
 
-def _print_query(moment: PinnedEpoch, question: TableRequest, text: str, shown: Shown) -> None:
-    chosen = _chosen(moment, question)
-    with sql.answered(text, chosen=chosen, moment=moment, results=question.results) as answer:
+def _print_query(moment: PinnedEpoch, request: TableRequest, text: str, shown: OutputOptions) -> None:
+    chosen = _chosen(moment, request)
+    with sql.answered(text, chosen=chosen, moment=moment, results=request.results) as answer:
         if shown.format == "csv":
             row_output.print_csv(row_output.first(answer, shown.limit), answer.schema)
         elif shown.format == "json":
@@ -101,14 +101,14 @@ def _print_query(moment: PinnedEpoch, question: TableRequest, text: str, shown: 
             row_output.print_table(answer, answer.schema, title=title, keys=(), limit=shown.limit)
 
 
-def _chosen(moment: PinnedEpoch, question: TableRequest) -> StateTable | None:
+def _chosen(moment: PinnedEpoch, request: TableRequest) -> StateTable | None:
     """Return the table to call `state`: the requested one, or the only one. Return None if there are several."""
-    found = moment.only(question.operator, question.table).tables
+    found = moment.only(request.operator, request.table).tables
     if len(found) > 1:
         return None
     operator, table = found[0]
     epoch = moment.record.epoch if moment.savepoint is None else None
-    return dataclasses.replace(question, operator=operator, table=table, epoch=epoch).ask()
+    return dataclasses.replace(request, operator=operator, table=table, epoch=epoch).read()
 
 
 def head_of(table: StateTable) -> dict[str, object]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from statebed.cli.pinned_epoch import at
+from statebed.cli.pinned_epoch import open_epoch
 from statebed.errors import InputError, StateNotFoundError
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.jobs import open_log
@@ -39,7 +39,7 @@ class TableRequest:
         """Whether the request contains a filter or projection, which applies to one table only."""
         return bool(self.keys or self.where or self.columns or self.start or self.end)
 
-    def ask(self) -> StateTable:
+    def read(self) -> StateTable:
         """Return the table with the filters and projections of the request; no data is read yet."""
         # Resolved here, to distinguish a location without state from one without jobs.
         job = open_log(self.state, self.job).job_id
@@ -66,12 +66,12 @@ class TableRequest:
         if self.where is not None:
             found = found.filter(self.where)
         if self.columns:
-            found = found.select(*(name.strip() for given in self.columns for name in given.split(",")))
+            found = found.select(*(name.strip() for column in self.columns for name in column.split(",")))
         return found
 
     def _check_one_table(self, job: str) -> None:
         """Raise InputError with the names of the command-line options if there are several tables to choose from."""
-        moment = at(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
+        moment = open_epoch(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
         if len(moment.tables) > 1:
             names = OperatorNames.of(moment.record)
             raise InputError(

@@ -15,12 +15,13 @@ from rich.text import Text
 from statebed.cli import output
 from statebed.cli.output import age, line, problem, status, table
 from statebed.cli.render import failure
-from statebed.cli.render_show import memory_table, tiers_table
+from statebed.cli.render_show import memory_table, partitions_table, tiers_table
 from statebed.cli.signals import interrupted_by_signals
 from statebed.errors import JobNotFoundError, StatebedError
 from statebed.inspect.jobs import open_log
 from statebed.inspect.log_tail import JobPace, LogTail, OperatorPace, pace_of
 from statebed.inspect.operator_names import OperatorNames
+from statebed.inspect.sources import SourceState
 from statebed.present.units import NOTHING, duration, instant, number, rate, size
 
 LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
@@ -71,7 +72,7 @@ def _look(tail: LogTail, *, where: str) -> JobPace:
             "the job has not committed anything yet", where=where, fix="start the job and try again in a moment"
         )
     now_us = time.time_ns() // 1000
-    return pace_of(records, now_us=now_us, report=tail.run(now_us=now_us))
+    return pace_of(records, now_us=now_us, report=tail.run(now_us=now_us), heartbeat=tail.heartbeat())
 
 
 # ---- keys -----------------------------------------------------------------------------------------------------
@@ -112,6 +113,10 @@ def _leaves(keys: bool, every: float) -> bool:
 def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
     names = OperatorNames(pace.operator_names)
     pieces: list[RenderableType] = [*_heading(pace), _operators(pace.operators, names)]
+    if any(source.offsets_behind is not None for source in pace.sources):
+        pieces.append(_sources(pace.sources))
+    if any(source.partitions for source in pace.sources):
+        pieces.append(partitions_table(pace.sources))
     if pace.phases_us:
         pieces.append(_phases(pace.phases_us))
     if pace.tables:
@@ -154,21 +159,39 @@ def _heading(pace: JobPace) -> Iterator[Text]:
     )
 
 
+def _sources(sources: Sequence[SourceState]) -> Table:
+    return table(
+        "sources",
+        ["source", "behind", "arriving", "processed", "newest event (UTC)"],
+        [
+            (
+                source.source,
+                number(source.offsets_behind),
+                rate(source.input_rows_per_second),
+                rate(source.processed_rows_per_second),
+                instant(source.newest_event_time_us),
+            )
+            for source in sources
+        ],
+        right=["behind", "arriving", "processed"],
+    )
+
+
 def _operators(operators: Sequence[OperatorPace], names: OperatorNames) -> Table:
     return table(
         "operators",
         ["operator", "subtasks", "rows in", "rows out", "late", "watermark (UTC)", "slowest subtask"],
         [
             (
-                names(one.operator),
-                one.subtasks,
-                rate(one.rows_in_per_second),
-                rate(one.rows_out_per_second),
-                number(one.rows_late),
-                instant(one.watermark_us),
-                duration(one.busy_us),
+                names(operator.operator),
+                operator.subtasks,
+                rate(operator.rows_in_per_second),
+                rate(operator.rows_out_per_second),
+                number(operator.rows_late),
+                instant(operator.watermark_us),
+                duration(operator.busy_us),
             )
-            for one in operators
+            for operator in operators
         ],
         right=["subtasks", "rows in", "rows out", "late", "slowest subtask"],
     )

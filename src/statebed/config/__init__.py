@@ -2,7 +2,6 @@
 
 from statebed.config.resolution import FILE_NAME, find_file, resolve, variable_of
 from statebed.config.settings import DECLARATIONS, Declaration, SettingOrigin, Settings, SettingSource
-from statebed.config.value_types import show_size
 
 __all__ = [
     "DECLARATIONS",
@@ -13,6 +12,5 @@ __all__ = [
     "Settings",
     "find_file",
     "resolve",
-    "show_size",
     "variable_of",
 ]

@@ -96,7 +96,7 @@ def _read(file: Path) -> dict[str, object]:
 
 def _unknown(name: str, place: SettingOrigin) -> UnknownSettingError:
     near = difflib.get_close_matches(name.lower(), DECLARATIONS, n=3, cutoff=0.5)
-    advice = f"did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
+    advice = f"did you mean {' or '.join(repr(suggestion) for suggestion in near)}? " if near else ""
     return UnknownSettingError(
         f"unknown setting {name!r}", where=place.text, fix=f"{advice}`statebed config` lists all settings"
     )

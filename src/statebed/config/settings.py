@@ -230,9 +230,9 @@ class Settings:
 
 
 DECLARATIONS: Mapping[str, Declaration] = {
-    one.name: Declaration(one.name, kind, one.default, text, otherwise)
-    for one in dataclasses.fields(Settings)
-    if _DECLARED in one.metadata
-    for kind, text, otherwise in [one.metadata[_DECLARED]]
+    field_.name: Declaration(field_.name, kind, field_.default, text, otherwise)
+    for field_ in dataclasses.fields(Settings)
+    if _DECLARED in field_.metadata
+    for kind, text, otherwise in [field_.metadata[_DECLARED]]
 }
 """Settings by name, in the order of the reference."""

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from statebed.errors import InputError
-from statebed.quantities import parse_bytes, parse_duration
+from statebed.present.units import binary_size
+from statebed.quantities import duration_text, parse_bytes, parse_duration
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _SHARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
 _MICROSECOND = dt.timedelta(microseconds=1)
-_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_TIMES = (
-    (86_400_000_000, "day"),
-    (3_600_000_000, "hour"),
-    (60_000_000, "minute"),
-    (1_000_000, "second"),
-    (1_000, "ms"),
-)
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,9 @@ def whole_number(least: int, most: int) -> ValueType:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(f"expected a whole number, got {value!r}", fix=f"set a number from {least} to {most}")
         if not least <= value <= most:
-            raise InputError(f"{value} is out of range", fix=f"set a number from {least} to {most}")
+            raise InputError(
+                f"the value must be from {least} to {most}, got {value}", fix=f"set a number from {least} to {most}"
+            )
         return value
 
     return ValueType("number", parse)
@@ -65,10 +60,10 @@ def size(least: int) -> ValueType:
             )
         nbytes = parse_bytes(str(value), where="")
         if nbytes < least:
-            raise InputError(f"{value!r} is too small", fix=f"set at least {show_size(least)}")
+            raise InputError(f"the value must be at least {binary_size(least)}, got {value!r}", fix="set a larger size")
         return nbytes
 
-    return ValueType("size", parse, show_size)
+    return ValueType("size", parse, binary_size)
 
 
 def duration(least: dt.timedelta) -> ValueType:
@@ -79,10 +74,11 @@ def duration(least: dt.timedelta) -> ValueType:
             raise InputError(f"expected a duration, got {value!r}", fix="add a unit: '10 seconds', '1 hour 30 minutes'")
         span = parse_duration(value) * _MICROSECOND
         if span < least:
-            raise InputError(f"{value!r} is too short", fix=f"set at least {show_duration(least)}")
+            shortest = duration_text(least // _MICROSECOND)
+            raise InputError(f"the value must be at least {shortest}, got {value!r}", fix="set a longer duration")
         return span
 
-    return ValueType("duration", parse, show_duration)
+    return ValueType("duration", parse, lambda span: duration_text(span // _MICROSECOND))
 
 
 def share(most: float) -> ValueType:
@@ -137,7 +133,7 @@ def _flattened(given: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
     """Yield names and shares; a TOML table such as `joined.left = "10%"` is nested."""
     for name, value in given.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", one) for inner, one in _flattened(value))
+            yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in _flattened(value))
         else:
             yield str(name), value
 
@@ -177,31 +173,3 @@ def _place(value: object) -> str:
 
 FOLDER = ValueType("folder", _place, is_place=True)
 LOCATION = ValueType("folder or URL", _place, is_place=True)
-
-
-def show_size(nbytes: int) -> str:
-    """Format a size.
-
-    >>> show_size(1536 << 20), show_size(2 << 30)
-    ('1.5 GiB', '2 GiB')
-    """
-    for unit, name in _UNITS:
-        if nbytes >= unit:
-            return f"{nbytes / unit:.3g} {name}" if nbytes < 1000 * unit else f"{nbytes / unit:.0f} {name}"
-    return f"{nbytes} bytes"
-
-
-def show_duration(span: dt.timedelta) -> str:
-    """Format a duration so that `parse_duration` reads it.
-
-    >>> show_duration(dt.timedelta(minutes=90))
-    '1 hour 30 minutes'
-    """
-    rest, parts = span // _MICROSECOND, []
-    for unit, name in _TIMES:
-        count, rest = divmod(rest, unit)
-        if count:
-            parts.append(f"{count} {name}{'s' if count > 1 and name != 'ms' else ''}")
-    if rest or not parts:
-        parts.append(f"{rest} us")
-    return " ".join(parts)

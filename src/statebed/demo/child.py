@@ -2,19 +2,76 @@
 
 `python -m statebed.demo.child FOLDER` is that process. It keeps Spark's output off the terminal and can be killed at
 any time.
+
+Spark's driver starts a JVM, which starts Python workers in a separate process group. They share the session that the
+child opens, so a kill is sent to every process of that session.
 """
 
+import contextlib
+import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.demo.job import DemoFolder, run_to_end
-from statebed.demo.processes import Child
 from statebed.errors import FENCED_EXIT_CODE, DemoError, FencedError, StatebedError
+
+_PROC = Path("/proc")
+_SESSION_FIELD = 3  # index in /proc/PID/stat, counted after the closing parenthesis of the program's name
+_KILL_TIMEOUT_SECONDS = 30.0
+
+
+class Child:
+    """A process that leads its own session."""
+
+    def __init__(self, command: list[str], *, output: IO[bytes]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - the caller's own program
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        return self._process.poll()
+
+    def members(self) -> list[int]:
+        """Return the ids of all living processes of the session."""
+        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and self._is_member(entry)]
+
+    def kill(self) -> int:
+        """Send SIGKILL to every process of the session. Return their number."""
+        killed: set[int] = set()
+        deadline = time.monotonic() + _KILL_TIMEOUT_SECONDS
+        # Kill the leader first, because it would restart workers.
+        alive = [self.pid]
+        while alive and time.monotonic() < deadline:
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed.update(alive)
+            self._process.poll()
+            time.sleep(0.005)
+            alive = self.members()
+        self._process.wait(timeout=_KILL_TIMEOUT_SECONDS)
+        return len(killed)
+
+    def _is_member(self, entry: Path) -> bool:
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False  # it ended in the meantime
+        return int(fields[_SESSION_FIELD]) == self.pid and fields[0] not in ("Z", "X")
+
 
 RUN_TIMEOUT_SECONDS = 600.0
 _TAIL_LINES = 12
@@ -22,14 +79,14 @@ _ERROR = re.compile(r"\[[A-Z_]+\] ")
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessOutcome:
     """How the process ended: on its own, or killed by this program with all processes that it had started."""
 
     killed: bool
     processes: int
 
 
-def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], poll_seconds: float) -> Ended:
+def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], poll_seconds: float) -> ProcessOutcome:
     """Run the job to its end. Poll `kill_when`, and kill the job once it returns True."""
     log = folder.log()
     output = folder.root / "job.log"
@@ -54,7 +111,7 @@ def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], p
         )
     if code:
         raise DemoError(f"the job ended with exit code {code}:\n{reason_in(output)}", where=str(output))
-    return Ended(killed=code is None, processes=processes)
+    return ProcessOutcome(killed=code is None, processes=processes)
 
 
 def reason_in(output: Path) -> str:

@@ -1,8 +1,9 @@
 """Public interface of the package: `bind` an SQL text or a function to a schema, then `evaluate` batches."""
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -10,12 +11,15 @@ import pyarrow as pa
 from statebed.arrays.columns import one_chunk
 from statebed.errors import ExpressionError, InputError, StatebedError, UnsupportedTypeError, error_text, raised_at
 from statebed.expressions.binder import Binder
+from statebed.expressions.column_like import ColumnLike, SparkColumn
 from statebed.expressions.language import FieldOf, Name, Node, parse
 from statebed.expressions.mistakes import TextSpan
 from statebed.expressions.terms import BatchColumns, ColumnTerm, Term
+from statebed.expressions.user_functions import UserFunction, builder_of
 
 Expression = str | Callable[[pa.RecordBatch], pa.Array]
 """SQL text, or a function that returns one value for each row of a batch."""
+NO_FUNCTIONS: Mapping[str, UserFunction] = MappingProxyType({})
 B = TypeVar("B", pa.Table, pa.RecordBatch)
 
 
@@ -34,6 +38,8 @@ class BoundExpression:
     columns: frozenset[str]
     """Columns that the expression reads; all columns for a function."""
     _term: Term | None
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
+    """Functions of the user that the expression calls."""
 
     @property
     def plain_column(self) -> str | None:
@@ -47,11 +53,19 @@ class BoundExpression:
         return self._term.array(BatchColumns(batch))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_bind_again, (self.source, self.schema, self.where))
+        return (_bind_again, (self.source, self.schema, self.where, dict(self.functions)))
 
 
-def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> BoundExpression:
+def bind(
+    expression: ColumnLike,
+    schema: pa.Schema,
+    *,
+    where: str = "",
+    functions: Mapping[str, UserFunction] = NO_FUNCTIONS,
+) -> BoundExpression:
     """Resolve the columns, types and functions of an expression. A mistake raises InputError, which shows where it is.
+
+    `functions` are functions of the user, by name in lower case.
 
     >>> import pyarrow as pa
     >>> double = bind("fare * 2 as double_fare", pa.schema({"fare": pa.int64()}))
@@ -62,9 +76,13 @@ def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> Bound
         return _bind_function(expression, schema, where)
     place = TextSpan(expression, where, 0, len(expression))
     parsed = parse(place)
-    term = Binder(place, schema).bind(parsed.root)
+    binder = Binder(place, schema, {name: builder_of(function) for name, function in functions.items()})
+    term = binder.bind(parsed.root)
+    called = {name: functions[name] for name in sorted(binder.called)}
     name = parsed.alias or _own_name(term, parsed.root) or expression.strip()
-    return BoundExpression(expression, schema, where, expression, name, term.type, term.nullable, term.columns, term)
+    return BoundExpression(
+        expression, schema, where, expression, name, term.type, term.nullable, term.columns, term, called
+    )
 
 
 class Condition(Protocol):
@@ -86,9 +104,9 @@ def filter_rows(condition: Condition, batch: B) -> B:
     """Return the rows for which the condition is true; null counts as false."""
     if condition.type != pa.bool_() and condition.type != pa.null():
         raise UnsupportedTypeError(
-            f"{condition.text!r} is {condition.type}, and no condition",
+            f"a condition must be a boolean, but {condition.text!r} has the type {condition.type}",
             where=condition.where,
-            fix="compare it with something: fare > 0",
+            fix=f"compare it: {condition.text} > 0",
         )
     holds = condition.evaluate(batch)
     if condition.type == pa.null():
@@ -105,13 +123,22 @@ def _own_name(term: Term, root: Node) -> str | None:
     return root.field if isinstance(root, FieldOf) else None
 
 
-def _bind_again(source: Expression, schema: pa.Schema, where: str) -> BoundExpression:
-    return bind(source, schema, where=where)
+def _bind_again(
+    source: Expression, schema: pa.Schema, where: str, functions: Mapping[str, UserFunction]
+) -> BoundExpression:
+    return bind(source, schema, where=where, functions=functions)
 
 
-def _bind_function(function: Callable[[pa.RecordBatch], pa.Array], schema: pa.Schema, where: str) -> BoundExpression:
-    if not callable(function):
-        raise InputError(f"{function!r} is no expression", where=where, fix="give SQL text, or a function of a batch")
+def _bind_function(
+    value: SparkColumn | Callable[[pa.RecordBatch], pa.Array], schema: pa.Schema, where: str
+) -> BoundExpression:
+    if not callable(value):
+        raise InputError(
+            f"an expression must be SQL text or a function, got {value!r}",
+            where=where,
+            fix="pass SQL text, or a function of a record batch",
+        )
+    function: Callable[[pa.RecordBatch], pa.Array] = value
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
         pickle.dumps(function)
@@ -119,7 +146,7 @@ def _bind_function(function: Callable[[pa.RecordBatch], pa.Array], schema: pa.Sc
         raise InputError(
             f"the function {name} cannot be sent to other processes: {error}",
             where=where,
-            fix="define it at the top of a module, and let it hold no open files or locks",
+            fix="define it at module level, without references to open files or locks",
         ) from error
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     kind = _called(function, empty, None, where).type
@@ -144,15 +171,21 @@ def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.Dat
             fix="see the traceback of its cause",
         ) from error
     if not isinstance(found, pa.Array | pa.ChunkedArray):
-        raise InputError(f"{name} gave a {type(found).__name__}, no Arrow array", where=where, fix="give a pa.Array")
+        raise InputError(
+            f"the function {name} must return an Arrow array, got {type(found).__name__}",
+            where=where,
+            fix="return a pa.Array",
+        )
     if len(found) != batch.num_rows:
         raise InputError(
-            f"{name} gave {len(found)} values for {batch.num_rows} rows", where=where, fix="give one for each row"
+            f"the function {name} returned {len(found)} values for {batch.num_rows} rows",
+            where=where,
+            fix="return one value for each row",
         )
     if kind is not None and found.type != kind:
         raise InputError(
-            f"{name} gave {found.type}, and {kind} for a batch without rows",
+            f"the function {name} returned {found.type}, but {kind} for an empty batch",
             where=where,
-            fix="give the same type for every batch: pa.array(values, type=...)",
+            fix="return the same type for every batch: pa.array(values, type=...)",
         )
     return one_chunk(found)

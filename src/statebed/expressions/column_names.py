@@ -8,7 +8,7 @@ from statebed.expressions.mistakes import TextSpan
 _MOST_SHOWN = 30
 
 
-def found_in(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -> int:
+def index_of_name(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -> int:
     """Return the index of a name: the exact spelling if it exists, otherwise one in any case."""
     exact = [index for index, name in enumerate(names) if name == wanted]
     for indexes in (exact, [index for index, name in enumerate(names) if name.lower() == wanted.lower()]):

@@ -1,5 +1,6 @@
 """Calls during binding: checks of operands and construction of terms for the builders of functions."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,16 +10,35 @@ from statebed.expressions import types
 from statebed.expressions.mistakes import TextSpan
 from statebed.expressions.terms import Kernel, Term, applied
 
+_NAME = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 _ANY_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True)
+class LambdaBody:
+    """A lambda function whose parameters have types: `parameters` are the columns that `term` reads them from."""
+
+    parameters: tuple[str, ...]
+    term: Term
+
+
+@dataclass(frozen=True)
+class LambdaSite:
+    """A lambda function among the arguments of a call. `bind` takes the type and nullability of each parameter."""
+
+    place: TextSpan
+    arity: int
+    bind: Callable[..., LambdaBody]
+
+
+@dataclass(frozen=True)
 class Site:
-    """A call whose operands are bound."""
+    """A call whose operands are bound. Its lambda functions, which come last, are bound by the builder."""
 
     place: TextSpan
     function: str
     operands: tuple[Term, ...]
+    lambdas: tuple[LambdaSite, ...] = ()
 
     def apply(
         self, kernel: Kernel, kind: pa.DataType, *operands: Term, nullable: bool | None = None, fallible: bool = False
@@ -39,11 +59,16 @@ class Site:
         found = self._constant(index, kind, "an integer")
         return int(str(found))
 
+    def name_of(self, index: int) -> str | None:
+        """Return the name of an operand that is a column or a field, as it is written."""
+        written = self.operands[index].place.snippet
+        return written.split(".")[-1].strip("`") if _NAME.fullmatch(written) else None
+
     def _constant(self, index: int, kind: pa.DataType, wanted: str) -> object:
         operand = self.operands[index]
         if operand.constant is None or operand.type != kind or not operand.constant.is_valid:
             raise operand.place.type_mistake(
-                f"{self.function} needs {wanted} here that is the same for all rows", fix=f"write {wanted} itself"
+                f"{self.function} needs {wanted} that is a constant", fix=f"write {wanted} as a literal"
             )
         return operand.constant.as_py()
 
@@ -51,7 +76,7 @@ class Site:
         """Build the error for operands that this function does not accept."""
         given = " and ".join(types.type_name(operand.type) for operand in self.operands)
         place = self.place if at is None else at.place
-        return place.type_mistake(f"{self.function} cannot take {given}", fix=f"give {wanted}, or cast")
+        return place.type_mistake(f"{self.function} does not accept {given}", fix=f"pass {wanted}, or cast")
 
 
 Build = Callable[[Site], Term]
@@ -64,17 +89,22 @@ class Builder:
     build: Build
     least: int
     most: int
+    lambdas: range = range(1)
+    """Numbers of lambda functions that may follow the operands."""
 
     def takes(self) -> str:
         """Describe the number of operands in words."""
         if self.most == _ANY_NUMBER:
-            return f"{self.least} or more"
-        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+            return f"{self.least} or more arguments"
+        count = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+        operands = f"{count} argument{'' if count == '1' else 's'}"
+        most = self.lambdas[-1]
+        return operands if not most else f"{operands}, and {' or '.join(map(str, self.lambdas))} lambda functions"
 
 
-def of(build: Build, least: int, most: int | None = None) -> Builder:
-    """Return a builder for `least` to `most` operands."""
-    return Builder(build, least, least if most is None else most)
+def of(build: Build, least: int, most: int | None = None, *, lambdas: range = range(1)) -> Builder:
+    """Return a builder for `least` to `most` operands, and for the given numbers of lambda functions behind them."""
+    return Builder(build, least, least if most is None else most, lambdas)
 
 
 def of_many(build: Build, least: int = 1) -> Builder:

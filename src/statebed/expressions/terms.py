@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, one_chunk
 from statebed.errors import InputError
+from statebed.expressions.list_parts import check_elements
 from statebed.expressions.mistakes import RowFailure, TextSpan
 from statebed.expressions.text_limits import check_size
 
@@ -102,9 +103,9 @@ class ColumnTerm(Term):
         if kind != self.type:
             what = f"has no column {self.name!r}" if kind is None else f"has {self.name!r} as {kind}"
             raise InputError(
-                f"a batch {what}; {self.place.text!r} is bound to {self.type}",
+                f"a batch {what}, but {self.place.text!r} was bound to {self.type}",
                 where=self.place.where,
-                fix="give batches of the schema that the expression was bound to",
+                fix="pass batches with the schema that the expression was bound to",
             )
         return frame.column(self.name)
 
@@ -183,8 +184,10 @@ def spread(datum: Datum, rows: int) -> pa.Array:
     """Expand a datum to an array of `rows` rows."""
     if isinstance(datum, pa.Array):
         return datum
-    if pa.types.is_string(datum.type) and datum.is_valid:
+    if (pa.types.is_string(datum.type) or pa.types.is_binary(datum.type)) and datum.is_valid:
         check_size(rows * datum.as_buffer().size, rows)
+    if (pa.types.is_list(datum.type) or pa.types.is_map(datum.type)) and datum.is_valid:
+        check_elements(rows * len(datum), rows)
     # Arrow cannot repeat a struct or a list zero times.
     return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
 

@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.expressions.mistakes import RowFailure
+from statebed.present.units import binary_size
 
 MOST_PADDED = 1 << 20
 """Maximum length that `lpad` and `rpad` accept, in characters."""
 MOST_BYTES = 1 << 30
 """Maximum number of bytes of text that one function returns for one batch."""
-_MIB = 1 << 20
 
 
 def check_size(nbytes: int, rows: int) -> None:
     """Raise if a result has more than `MOST_BYTES` bytes."""
     if nbytes > MOST_BYTES:
         raise RowFailure(
-            f"a result of {nbytes // _MIB:,} MiB of text for {rows:,} rows, above the limit of {MOST_BYTES // _MIB:,} "
-            "MiB",
+            f"a result of {binary_size(nbytes)} of text for {rows:,} rows is above the limit of "
+            f"{binary_size(MOST_BYTES)}",
             fix="make shorter texts, or leave rows out before with where(...)",
         )
 

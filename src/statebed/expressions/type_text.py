@@ -31,7 +31,7 @@ def schema_of(text: str | pa.Schema, *, where: str = "") -> pa.Schema:
     fields = list(reader.fields(":", end=None)) if reader.tokens else []
     names = [field.name.lower() for field in fields]
     if not fields or len(set(names)) != len(names):
-        raise reader.mistake("names no column, or one twice")
+        raise reader.mistake("must name at least one column, and each once")
     return pa.schema(fields)
 
 
@@ -80,19 +80,21 @@ class _TypeReader:
     def __init__(self, text: str, where: str) -> None:
         self.text, self.where = text, where
         if not isinstance(text, str):
-            raise self.mistake("is no text")
+            raise self.mistake("is not text")
         self.tokens = list(self._tokens())
         self.at = 0
 
     def mistake(self, what: str) -> InputError:
-        return InputError(f"{self.text!r} {what}", where=self.where, fix=f"write columns and types, as {_EXAMPLE!r}")
+        return InputError(
+            f"{self.text!r} {what}", where=self.where, fix=f"write columns and types, such as {_EXAMPLE!r}"
+        )
 
     def fields(self, separator: str, *, end: str | None) -> Iterator[pa.Field]:
         """Yield columns up to the token `end`, or up to the end of the text; the separator may follow a name."""
         while True:
             name = self._next()
             if not name.quoted and not name.text.isidentifier():
-                raise self.mistake(f"has {name.text!r} where a column's name should be")
+                raise self.mistake(f"has {name.text!r} instead of a column name")
             self._skip(separator)
             kind = self.type()
             nullable = not (self._skip("not") and self._expect("null"))
@@ -120,13 +122,13 @@ class _TypeReader:
         if kind is None:
             known = ", ".join(sorted(NAMED))
             raise self.mistake(
-                f"has the type {name!r}; there are {known}, decimal(p, s), array<t>, map<k, v>, struct<>"
+                f"has the unknown type {name!r}; the types are {known}, decimal(p, s), array<t>, map<k, v>, struct<>"
             )
         return kind
 
     def finished(self) -> None:
         if self.at < len(self.tokens):
-            raise self.mistake(f"continues with {self.tokens[self.at].text!r} where it should end")
+            raise self.mistake(f"has {self.tokens[self.at].text!r} after its end")
 
     def _array(self) -> pa.DataType:
         kind = self.type()

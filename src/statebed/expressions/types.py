@@ -48,6 +48,12 @@ def type_name(kind: pa.DataType) -> str:
     """Return Spark's name of a type: bigint, decimal(10,2)."""
     if is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{type_name(field.type)}' for field in kind)}>"
     return _NAMES[kind][0] if kind in _NAMES else str(kind)
 
 
@@ -58,6 +64,16 @@ def type_named(name: str) -> pa.DataType | None:
         return NAMED.get(name)
     precision, scale = int(match[1] or 10), int(match[2] or 0)
     return pa.decimal128(precision, scale) if 1 <= precision <= MOST_DIGITS and scale <= precision else None
+
+
+def list_of(kind: pa.DataType, *, nullable: bool = True) -> pa.DataType:
+    """Return the type of lists whose elements have a type."""
+    return pa.list_(pa.field("element", kind, nullable=nullable))
+
+
+def map_of(key: pa.DataType, value: pa.DataType, *, nullable: bool = True) -> pa.DataType:
+    """Return the type of maps; keys are never null."""
+    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value, nullable=nullable))
 
 
 def is_decimal(kind: pa.DataType) -> bool:
@@ -92,6 +108,15 @@ def has_time(kind: pa.DataType) -> bool:
 def has_order(kind: pa.DataType) -> bool:
     """Return whether values of a type can be compared."""
     return kind in _NAMES or is_decimal(kind)
+
+
+def is_equatable(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be tested for equality: all except maps and what contains them."""
+    if pa.types.is_list(kind):
+        return is_equatable(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(is_equatable(field.type) for field in kind)
+    return has_order(kind)
 
 
 def working_type(kind: pa.DataType) -> pa.DataType:
@@ -140,7 +165,7 @@ def bounded_decimal(precision: int, scale: int) -> pa.DataType:
 
 def common_type(*kinds: pa.DataType) -> pa.DataType | None:
     """Return the type to which values of all `kinds` are converted before they are compared or combined, or None."""
-    return reduce(lambda one, other: None if one is None else _common(one, other), kinds)
+    return reduce(lambda common, other: None if common is None else _common(common, other), kinds)
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -154,7 +179,27 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return _common_with_text(other if one == TEXT else one)
     if has_time(one) and has_time(other):
         return TIMESTAMP if TIMESTAMP in (one, other) else NAIVE_TIMESTAMP
-    return None
+    return _common_nested(one, other)
+
+
+def _common_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        element = _common(one.value_type, other.value_type)
+        nullable = one.value_field.nullable or other.value_field.nullable
+        return None if element is None else list_of(element, nullable=nullable)
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        key, value = _common(one.key_type, other.key_type), _common(one.item_type, other.item_type)
+        nullable = one.item_field.nullable or other.item_field.nullable
+        return None if key is None or value is None else map_of(key, value, nullable=nullable)
+    if not (pa.types.is_struct(one) and pa.types.is_struct(other)) or one.num_fields != other.num_fields:
+        return None
+    fields = []
+    for left, right in zip(one, other, strict=True):
+        kind = _common(left.type, right.type)
+        if kind is None or left.name.lower() != right.name.lower():
+            return None
+        fields.append(pa.field(left.name, kind, nullable=left.nullable or right.nullable))
+    return pa.struct(fields)
 
 
 def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:

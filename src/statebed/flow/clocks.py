@@ -1,17 +1,21 @@
 """Watermarks of a graph, epoch by epoch, from its sources to each of its operators.
 
 A source's watermark follows Spark's rule: the greatest event time seen in earlier epochs minus the delay; it never
-decreases. An operator uses the least watermark of its inputs, and derives one for its own results. In epoch n a row is
-late by the watermark that its operator had in epoch n - 1, and results are final by that of epoch n. A window over a
-time column that may lag behind the event time uses the watermark minus that lag.
+decreases. An operator uses the least watermark of its inputs, broadcast tables aside, and derives one for its own
+results. In epoch n a row is late by the watermark that its operator had in epoch n - 1, and results are final by that
+of epoch n. A window over a time column that may lag behind the event time uses the watermark minus that lag.
 
 After `idle_after` without rows, a source no longer holds back the watermark until it has rows again.
+
+Sources of a query that came from Spark follow Spark's clock instead (`spark_clock`), and so do operators that read
+nothing else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from statebed.flow.graph import Graph, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.spark_clock import SparkClock, watermark_behind
 from statebed.flow.steps import EXACT, Lag
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.input_rows import greatest
@@ -35,7 +39,7 @@ class SourceClock:
         reached = None if self.max_event_time_us is None else self.max_event_time_us - delay_us
         return replace(self, watermark_us=greatest([self.watermark_us, reached]))
 
-    def said(self, watermark_us: int) -> "SourceClock":
+    def with_watermark(self, watermark_us: int) -> "SourceClock":
         """Return the clock with a watermark set by a test; the watermark never decreases."""
         return replace(self, watermark_us=greatest([self.watermark_us, watermark_us]))
 
@@ -61,23 +65,45 @@ def next_clocks(graph: Graph, sources: Mapping[str, SourceClock]) -> dict[str, S
 
 
 def operator_clocks(
-    graph: Graph, sources: Mapping[str, SourceClock], before: Marks, *, epoch_time_us: int
+    graph: Graph,
+    sources: Mapping[str, SourceClock],
+    before: Marks,
+    *,
+    epoch_time_us: int,
+    observed_ms: Sequence[int | None] = (),
 ) -> dict[str, Clock]:
-    """Return the clock of each operator, from the sources' watermarks and the operators' previous ones."""
+    """Return the clock of each operator, from the sources' watermarks and the operators' previous ones.
+
+    `observed_ms` are the greatest event times at the watermarks of queries that came from Spark, whose operators follow
+    Spark's clock.
+    """
+    by_spark = _spark_marks(graph, observed_ms)
     idle = {name for name, node in graph.sources.items() if sources[name].is_idle(node, epoch_time_us)}
     marks: list[int | None] = []
     silent: list[bool] = []
+    follows: list[bool] = []
+    """Whether the rows of a node follow Spark's clock."""
     clocks: dict[str, Clock] = {}
     for node in graph.nodes:
         if isinstance(node, SourceNode):
-            marks.append(sources[node.name].watermark_us)
+            follows.append(node.name in by_spark)
+            marks.append(by_spark[node.name] if follows[-1] else sources[node.name].watermark_us)
             silent.append(node.name in idle)
             continue
-        origins = [edge.node for edge in node.inputs]
-        mark = _least(
-            _minus(marks[one], lag.most_us) for one, lag in zip(origins, _lags(node), strict=True) if not silent[one]
-        )
-        silent.append(all(silent[one] for one in origins))
+        follows.append(all(follows[edge.node] for edge in node.inputs))
+        if follows[-1]:
+            silent.append(False)
+            mark = _least_known(marks[edge.node] for edge in node.inputs)
+            if isinstance(node, OperatorNode):
+                earlier = before.get(node.operator.operator_id) or 0
+                reached = max(earlier, mark or 0)
+                clocks[node.operator.operator_id] = Clock(earlier, reached, epoch_time_us)
+                mark = watermark_behind(node.operator, reached)
+            marks.append(mark)
+            continue
+        timed = _timed_inputs(node)
+        mark = _least(_minus(marks[origin], lag.most_us) for origin, lag in timed if not silent[origin])
+        silent.append(all(silent[origin] for origin, _ in timed))
         if isinstance(node, OperatorNode):
             had = before.get(node.operator.operator_id)
             mark = greatest([had, mark])
@@ -85,6 +111,25 @@ def operator_clocks(
             mark = None if mark is None else node.operator.output_watermark(mark)
         marks.append(mark)
     return clocks
+
+
+def _spark_marks(graph: Graph, observed_ms: Sequence[int | None]) -> dict[str, int | None]:
+    """Return the watermarks of sources that follow Spark's clock; None for one without an event time."""
+    clocks = dict.fromkeys(graph.spark_clocks.values())
+    known = list(observed_ms) + [None] * (len(graph.spark_watermarks) - len(observed_ms))
+    marks: dict[SparkClock, int] = {}
+    for clock in clocks:
+        marks[clock] = clock.watermark_us(known[: len(clock.watermarks)])
+        known = known[len(clock.watermarks) :]
+    return {
+        name: None if graph.sources[name].event_time is None else marks[clock]
+        for name, clock in graph.spark_clocks.items()
+    }
+
+
+def _least_known(marks: Iterable[int | None]) -> int | None:
+    """Return the least watermark of the inputs that have one, as Spark does."""
+    return min((mark for mark in marks if mark is not None), default=None)
 
 
 def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
@@ -107,9 +152,7 @@ def drained_clocks(
         if isinstance(node, SourceNode):
             latest.append(sources[node.name].max_event_time_us)
             continue
-        reached = greatest(
-            _minus(latest[edge.node], lag.least_us) for edge, lag in zip(node.inputs, _lags(node), strict=True)
-        )
+        reached = greatest(_minus(latest[origin], lag.least_us) for origin, lag in _timed_inputs(node))
         if isinstance(node, OperatorNode):
             operator = node.operator
             had = before.get(operator.operator_id)
@@ -135,9 +178,16 @@ def is_due(graph: Graph, clocks: Mapping[str, Clock]) -> bool:
     )
 
 
-def _lags(node: StepNode | UnionNode | OperatorNode) -> list[Lag]:
-    """Return, for each input, the lag of the times that the node uses behind the event times of the input."""
-    return [feed.lag for feed in node.feeds] if isinstance(node, OperatorNode) else [EXACT] * len(node.inputs)
+def _timed_inputs(node: StepNode | UnionNode | OperatorNode) -> list[tuple[int, Lag]]:
+    """Return the nodes whose event times count for this one, and how far the times that it uses lag behind them.
+
+    A broadcast table changes rarely, and would hold back the watermark for as long as it does not.
+    """
+    if not isinstance(node, OperatorNode):
+        return [(edge.node, EXACT) for edge in node.inputs]
+    return [
+        (edge.node, feed.lag) for edge, feed in zip(node.inputs, node.feeds, strict=True) if not feed.input.broadcast
+    ]
 
 
 def _minus(mark_us: int | None, lag_us: int) -> int | None:

@@ -9,15 +9,16 @@ watermark minus that lag, so no row becomes late that was on time before.
 from collections.abc import Mapping
 
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode, UnionNode
-from statebed.flow.steps import EXACT, Lag, Select, Where
+from statebed.flow.steps import EXACT, Explode, Lag, Select, Where
 from statebed.operators import Window, WindowAggregate
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.forward import Forward
-from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinColumns, JoinKind, UpdatingJoin, WindowJoin
+from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinColumns, JoinKind, LookupJoin, UpdatingJoin, WindowJoin
 from statebed.operators.joins.join_type import JoinSide
 from statebed.operators.operator import MAIN
 from statebed.operators.process import ProcessOperator
 from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.operators.updating.change_events import ChangeEvents
 from statebed.operators.updating.deduplicate import Deduplicate
 from statebed.operators.updating.top_n import TopN
 from statebed.operators.window_definition import WindowShape
@@ -38,7 +39,7 @@ def time_lags(graph: Graph, edge: Edge) -> Lags:
         case StepNode():
             return _of_step(node, time_lags(graph, node.inputs[0]))
         case UnionNode():
-            return _in_all([time_lags(graph, one) for one in node.inputs])
+            return _in_all([time_lags(graph, edge_) for edge_ in node.inputs])
         case OperatorNode():
             return _of_operator(graph, node) if edge.output == MAIN else {}
 
@@ -60,7 +61,7 @@ def event_time_text(graph: Graph, edge: Edge) -> str:
         case StepNode():
             return f"{event_time_text(graph, node.inputs[0])} (before {node.step.text.split()[0]})"
         case UnionNode():
-            return "that of each stream: " + ", ".join(event_time_text(graph, one) for one in node.inputs)
+            return "that of each stream: " + ", ".join(event_time_text(graph, input_) for input_ in node.inputs)
         case OperatorNode():
             return _of_results(graph, node) if edge.output == MAIN else "that of the input"
 
@@ -70,13 +71,13 @@ def _of_results(graph: Graph, node: OperatorNode) -> str:
     match operator:
         case IntervalJoin() | UpdatingJoin():
             return f"the later of {' and '.join(_of_sides(graph, node, operator.columns))}"
-        case AsOfJoin():
+        case AsOfJoin() | LookupJoin():
             return _of_sides(graph, node, operator.columns)[0]
         case UpdatingAggregate():
             return f"the latest of the key ({event_time_text(graph, node.inputs[0])})"
         case ProcessOperator():
             return "_time of the process, else the watermark"
-        case Deduplicate() | TopN() | Forward():
+        case Deduplicate() | ChangeEvents() | TopN() | Forward():
             return event_time_text(graph, node.inputs[0])
     return "window_end - 1 microsecond"
 
@@ -98,6 +99,8 @@ def _of_step(node: StepNode, before: Lags) -> Lags:
     if isinstance(step, Select):
         plain = {name: value.plain_column for name, value in step.values}
         return {name: before[column] for name, column in plain.items() if column is not None and column in before}
+    if isinstance(step, Explode):
+        return {name: lag for name, lag in before.items() if name not in step.names}
     event_time = getattr(step, "event_time", None)
     return {} if event_time is None else {event_time: EXACT}
 
@@ -105,16 +108,16 @@ def _of_step(node: StepNode, before: Lags) -> Lags:
 def _in_all(streams: list[Lags]) -> Lags:
     names = [name for name in streams[0] if all(name in other for other in streams)]
     return {
-        name: Lag(min(one[name].least_us for one in streams), max(one[name].most_us for one in streams))
+        name: Lag(min(stream[name].least_us for stream in streams), max(stream[name].most_us for stream in streams))
         for name in names
     }
 
 
 def _of_operator(graph: Graph, node: OperatorNode) -> Lags:
     operator = node.operator
-    before = [time_lags(graph, one) for one in node.inputs]
+    before = [time_lags(graph, input_) for input_ in node.inputs]
     match operator:
-        case IntervalJoin() | WindowJoin() | AsOfJoin():
+        case IntervalJoin() | WindowJoin() | AsOfJoin() | LookupJoin():
             return _of_join(operator, *before)
         case WindowAggregate():
             return _of_window(operator.window)
@@ -123,12 +126,12 @@ def _of_operator(graph: Graph, node: OperatorNode) -> Lags:
         case WindowTopN() | WindowFunctions():
             known = before[0] if operator.window.on is None else {operator.window.on: EXACT}
             return _behind(known, Lag(0, operator.window.width_us - 1)) | _of_window(operator.window)
-        case Deduplicate() | TopN() | Forward():
+        case Deduplicate() | ChangeEvents() | TopN() | Forward():
             return before[0]
     return {}
 
 
-def _of_join(join: IntervalJoin | WindowJoin | AsOfJoin, left: Lags, right: Lags) -> Lags:
+def _of_join(join: IntervalJoin | WindowJoin | AsOfJoin | LookupJoin, left: Lags, right: Lags) -> Lags:
     match join:
         case IntervalJoin():
             return _of_interval(join, left, right)
@@ -140,6 +143,8 @@ def _of_join(join: IntervalJoin | WindowJoin | AsOfJoin, left: Lags, right: Lags
             tolerance = join.tolerance_us
             versions = {} if tolerance is None else _behind(right, Lag(0, tolerance))
             return _shown(join.columns, {JoinSide.LEFT: left, JoinSide.RIGHT: versions})
+        case LookupJoin():
+            return _shown(join.columns, {JoinSide.LEFT: left, JoinSide.RIGHT: {}})
 
 
 def _of_interval(join: IntervalJoin, left: Lags, right: Lags) -> Lags:

@@ -4,13 +4,16 @@ A node reads only earlier nodes, so an epoch can pass through the graph in the o
 a table with the user's columns, `_time` (the event time) and, in a changelog, `_weight`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.expressions.user_functions import UserFunction, named_function
+from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.flow.steps import Feed, Step
 from statebed.format.names import check_name
 from statebed.format.stream_schema import Changes, Output
@@ -95,6 +98,20 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     names: dict[str, Edge] = field(default_factory=dict)
     """Sources and operators by name, and named streams."""
+    spark_clocks: dict[str, SparkClock] = field(default_factory=dict)
+    """Clocks of queries that came from Spark, by the names of their sources."""
+    functions: dict[str, UserFunction] = field(default_factory=dict)
+    """Functions of the user that expressions can call, by name in lower case."""
+
+    def register_function(
+        self, name: str, function: Callable[..., Any], returns: str | pa.DataType | None
+    ) -> UserFunction:
+        """Add a function of the user; raise InputError if another one has its name."""
+        made = named_function(name, function, returns)
+        if self.functions.get(name.lower(), made).function is not made.function:
+            raise InputError(f"two functions are called {name!r}", fix="give one of them another name")
+        self.functions[name.lower()] = made
+        return made
 
     def add(self, node: Node) -> int:
         """Add a node and return its number; raise InputError if its name is taken."""
@@ -128,6 +145,11 @@ class Graph:
         if node.event_time is None:
             self.nodes[place] = replace(node, event_time=event_time, delay_us=delay_us)
 
+    @property
+    def spark_watermarks(self) -> list[SparkWatermark]:
+        """Watermarks of all queries that came from Spark, in the order in which records store their times."""
+        return [watermark for clock in dict.fromkeys(self.spark_clocks.values()) for watermark in clock.watermarks]
+
     def output(self, edge: Edge) -> Output:
         return self.nodes[edge.node].outputs[edge.output]
 
@@ -142,7 +164,10 @@ class Graph:
             return node.event_time is not None
         if isinstance(node, OperatorNode) and isinstance(node.operator, ProcessOperator):
             return True
-        return all(self.is_timed(edge) for edge in node.inputs)
+        broadcast = [feed.input.broadcast for feed in node.feeds] if isinstance(node, OperatorNode) else []
+        return all(
+            self.is_timed(edge) for place, edge in enumerate(node.inputs) if not (broadcast and broadcast[place])
+        )
 
     def origin(self, edge: Edge) -> str:
         """Return a text for what a stream comes from, for the names of unnamed operators."""
@@ -152,7 +177,7 @@ class Graph:
         if isinstance(node, OperatorNode):
             return f"{node.operator.operator_id}.{edge.output}"
         step = node.step.text if isinstance(node, StepNode) else "union"
-        return f"{step} ({', '.join(self.origin(one) for one in node.inputs)})"
+        return f"{step} ({', '.join(self.origin(input_) for input_ in node.inputs)})"
 
     def outputs_behind(self, edge: Edge) -> list[str]:
         """Return the names of the sources and operator outputs that a stream consists of, ignoring steps in between."""
@@ -161,7 +186,7 @@ class Graph:
             return [node.name]
         if isinstance(node, OperatorNode):
             return ["_".join(filter(None, [node.operator.operator_id, edge.output]))]
-        return [name for one in node.inputs for name in self.outputs_behind(one)]
+        return [name for input_ in node.inputs for name in self.outputs_behind(input_)]
 
     def origins(self, operator_id: str) -> list[tuple[str, ...]]:
         """Return, for each input of an operator, the names of the sources and operators whose rows it reads."""

@@ -1,15 +1,21 @@
 """Grouped streams, by key and window or by key alone, and the operators on them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from statebed.aggregates import Aggregate
+import pyarrow as pa
+
+from statebed.aggregates.aggregate import Aggregate, BoundAggregate, EventTime
+from statebed.aggregates.partials import input_column
 from statebed.arrays.row_numbers import Numbering
 from statebed.errors import InputError
-from statebed.flow.bound_aggregates import bind_aggregates
+from statebed.expressions.column_like import ColumnLike
+from statebed.flow.broadcasts import BroadcastStream, check_broadcast
 from statebed.flow.keys import OrderTerms, key_fields, key_values, known, ordered_by
 from statebed.flow.spark_names import SparkNames, line_of
-from statebed.flow.steps import Expression, TimeColumn
+from statebed.flow.steps import AggregateValue, EventTimeValue, Expression, TimeColumn, Value
+from statebed.format.stream_schema import Changes
 from statebed.operators import Emit, Operator, Window, WindowAggregate
 from statebed.operators.labels import step_label
 from statebed.operators.process import Process, ProcessOperator
@@ -110,7 +116,7 @@ class GroupedStream(SparkNames, Generic[S]):
     def _fixed_window(self) -> Window:
         if isinstance(self.window, SessionWindow):
             raise InputError(
-                "session windows do not keep their rows",
+                "session windows do not keep their rows, which `top` and `over` need",
                 where=step_label("group_by", self.name),
                 fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
             )
@@ -152,11 +158,13 @@ class KeyedStream(SparkNames, Generic[S]):
         order_by: OrderTerms = (),
         ttl: Duration | None = None,
         ttl_clock: str = "event_time",
+        on: str | None = None,
     ) -> S:
         """Keep one row of each key: the first, emitted at once, or the last, as a changelog. A key expires after `ttl`.
 
         `order_by`, such as "lsn" or ["file", "position"], decides which row is first or last, then the event time, then
-        all columns. Set `order_by` if rows may have the same event time and it matters which of them stays.
+        all columns. Set `order_by` if rows may have the same event time and it matters which of them stays. `on` names
+        a timestamp column to use instead of the event time.
         """
         name = self.name or "deduplicate"
         operator = Deduplicate(
@@ -166,13 +174,29 @@ class KeyedStream(SparkNames, Generic[S]):
             time_to_live(ttl, ttl_clock),
             ordered_by(order_by),
         )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+        time = None if on is None else self.stream.time_column(on, where=step_label("deduplicate", self.name))
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], time=time, unnamed=self.name is None)
 
-    def process(self, process: Process, *, name: str | None = None) -> S:
-        """Apply a user-defined process to batches, with keyed states and timers; other outputs are `.side(name)`."""
+    def process(self, process: Process, *, tables: Sequence[BroadcastStream] = (), name: str | None = None) -> S:
+        """Apply a user-defined process to batches, with keyed states and timers; other outputs are `.side(name)`.
+
+        The process reads broadcast tables with `ctx.table(name)`: rules that change while the job runs.
+        """
         name = name or self.name
-        operator = ProcessOperator(name or "process", self.stream.keyed_input(self.keys), process)
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=name is None)
+        for table in tables:
+            check_broadcast(self.stream, table, where=step_label("process", name))
+        operator = ProcessOperator(
+            name or "process",
+            self.stream.keyed_input(self.keys),
+            process,
+            tuple(broadcast.table for broadcast in tables),
+        )
+        return self.stream.add_operator(
+            operator,
+            *(table.stream for table in tables),
+            feeds=[key_values(self.keys), *([] for _ in tables)],
+            unnamed=name is None,
+        )
 
     def top(
         self,
@@ -196,3 +220,62 @@ class KeyedStream(SparkNames, Generic[S]):
             time_to_live(ttl, ttl_clock),
         )
         return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+
+
+Bind = Callable[[ColumnLike, str], Expression]
+"""Binds an expression of the user, given with its place for errors."""
+Bound = tuple[tuple[BoundAggregate, ...], tuple[tuple[str, Value], ...]]
+
+
+def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Changes, *, where: str) -> Bound:
+    """Return the aggregates as subtasks run them, and the values of their input columns."""
+    if not aggregates:
+        raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
+    bound: list[BoundAggregate] = []
+    values: list[tuple[str, Value]] = []
+    for position, (name, aggregate) in enumerate(aggregates.items()):
+        place = f"{where}, aggregate {name!r}"
+        if not isinstance(aggregate, Aggregate):
+            raise InputError(
+                f"{aggregate!r} is not a statebed aggregate", where=place, fix="use sb.count() or sb.sum('column')"
+            )
+        inputs = tuple(
+            EventTimeValue() if isinstance(input_, EventTime) else bind(input_, place) for input_ in aggregate.inputs
+        )
+        condition = None if aggregate.where is None else _condition(aggregate.where, bind, place)
+        one = aggregate.bind(
+            name,
+            input_types=tuple(value.type for value in inputs),
+            text=_text(aggregate, inputs),
+            changelog=changes is Changes.CHANGELOG,
+        )
+        bound.append(one)
+        # After an operator the values are sent with tasks, and a Spark Column cannot be sent.
+        sent = replace(
+            aggregate,
+            inputs=tuple(getattr(value, "text", "") for value in inputs),
+            where=None if condition is None else condition.text,
+        )
+        values += [
+            (input_column(position, part), AggregateValue(sent, part, inputs, condition, kind))
+            for part, kind in enumerate(one.input_types)
+        ]
+    return tuple(bound), tuple(values)
+
+
+def _condition(text: ColumnLike, bind: Bind, where: str) -> Expression:
+    condition = bind(text, where)
+    if condition.type != pa.bool_():
+        raise InputError(
+            f"where={text!r} must be a boolean, but has the type {condition.type}",
+            where=where,
+            fix="compare it: where=\"status = 'ok'\"",
+        )
+    return condition
+
+
+def _text(aggregate: Aggregate, inputs: Sequence[Value]) -> str:
+    texts = [input_.value if isinstance(input_, EventTime) else str(input_) for input_ in aggregate.inputs]
+    # A Spark Column has its own text; SQL text is shown as the user wrote it.
+    said = [getattr(value, "text", text) for value, text in zip(inputs, texts, strict=True)]
+    return ", ".join(said) + ("" if aggregate.where is None else f" where {aggregate.where}")

@@ -99,8 +99,8 @@ class _IntervalReader:
     def comparisons(self, node: Node) -> Iterator[tuple[Node, str, Node, Node]]:
         """Yield the comparisons of a condition: their node, operator and both operands."""
         if isinstance(node, Call) and node.function == "and":
-            for one in node.arguments:
-                yield from self.comparisons(one)
+            for argument in node.arguments:
+                yield from self.comparisons(argument)
         elif isinstance(node, Call) and node.function == "between":
             subject, low, high = node.arguments
             yield node, ">=", subject, low
@@ -129,7 +129,7 @@ class _IntervalReader:
     def _side(self, name: Name) -> JoinSide:
         at = self._place.at(name.start, name.end)
         column = name.parts[-1].lower()
-        holders = [side for side, one in self._sides.items() if column in (each.lower() for each in one.columns)]
+        holders = [side for side, times in self._sides.items() if column in (each.lower() for each in times.columns)]
         if len(name.parts) == 1:
             if len(holders) == 1:
                 return holders[0]

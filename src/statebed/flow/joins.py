@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from statebed.errors import InputError
 from statebed.expressions import bind
+from statebed.expressions.column_like import ColumnLike
 from statebed.flow.event_time import event_time_columns
 from statebed.flow.intervals import Interval, TimeSide, Within, WithinText, interval_of_text
 from statebed.format.stream_schema import Input
@@ -95,7 +96,7 @@ class JoinTerms:
     window: Window | None
     as_of: AsOf | None
     how: str
-    condition: str | None
+    condition: ColumnLike | None
     suffixes: tuple[str, str]
     ttl: Duration | None
     ttl_clock: str
@@ -119,17 +120,16 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
             where=where,
             fix="leave on= out; make that column the event time of its source, with watermark=(column, delay)",
         )
-    several = [terms.on] if isinstance(terms.on, str | Eq) else terms.on
-    pairs = [eq(one) if isinstance(one, str) else one for one in several]
-    _check_columns(left, [one.left for one in pairs], where)
-    _check_columns(right, [one.right for one in pairs], where)
+    pairs = equal_columns(terms.on)
+    check_columns(left, [pair.left for pair in pairs], where)
+    check_columns(right, [pair.right for pair in pairs], where)
     inputs = (
-        left.input_of("left", [one.left for one in pairs]),
-        right.input_of("right", [one.right for one in pairs]),
+        left.input_of("left", [pair.left for pair in pairs]),
+        right.input_of("right", [pair.right for pair in pairs]),
     )
     if terms.condition is not None:
         terms = replace(terms, condition=left.written(terms.condition, f"{where}, condition"))
-    operator = _operator(inputs, terms, _kind(terms.how, where), name=name or "join", where=where)
+    operator = _operator(inputs, terms, join_kind(terms.how, where), name=name or "join", where=where)
     return left.add_operator(operator, right, unnamed=name is None)
 
 
@@ -139,13 +139,23 @@ def _time_side(stream: "Stream") -> TimeSide:
     return TimeSide(graph.origins_of(edge), tuple(event_time_columns(graph, edge)))
 
 
-def _check_columns(stream: "Stream", names: Sequence[str], where: str) -> None:
+def equal_columns(on: On) -> list[Eq]:
+    """Return the pairs of columns that must be equal."""
+    several = [on] if isinstance(on, str | Eq) else on
+    return [eq(column) if isinstance(column, str) else column for column in several]
+
+
+def check_columns(stream: "Stream", names: Sequence[str], where: str, *, what: str = "columns to join on") -> None:
+    """Raise InputError if a stream lacks columns."""
     missing = [name for name in names if name not in stream.columns]
     if missing:
-        raise InputError(f"there are no columns {missing} to join on", where=where, fix=f"there are {stream.columns}")
+        raise InputError(
+            f"the {what} {missing} do not exist", where=where, fix=f"use columns of the stream: {stream.columns}"
+        )
 
 
-def _kind(how: str, where: str) -> JoinKind:
+def join_kind(how: str, where: str) -> JoinKind:
+    """Return the kind of join that a user wrote."""
     known = [kind.value for kind in JoinKind]
     if how not in known:
         raise InputError(f"`how` must be one of {known}, got {how!r}", where=where, fix=f"use one of {known}")
@@ -154,7 +164,7 @@ def _kind(how: str, where: str) -> JoinKind:
 
 def _operator(inputs: tuple[Input, Input], terms: JoinTerms, how: JoinKind, *, name: str, where: str) -> Operator:
     left, right = inputs
-    times = [one for one in (terms.within, terms.window, terms.as_of) if one is not None]
+    times = [condition for condition in (terms.within, terms.window, terms.as_of) if condition is not None]
     if len(times) > 1:
         raise InputError(
             "a join takes only one of within=, window= and as_of=", where=where, fix="leave the others out"

@@ -37,12 +37,12 @@ def keyed_columns(columns: pa.Schema, keys: Sequence[Expression]) -> pa.Schema:
 def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
     """Parse an order: 'price desc', 'price desc, ts', or several terms."""
     several = [by] if isinstance(by, str | OrderBy) else by
-    return order_by(*(term for one in several for term in (one.split(",") if isinstance(one, str) else [one])))
+    return order_by(*(term for order in several for term in (order.split(",") if isinstance(order, str) else [order])))
 
 
 def known(value: str, kinds: type[enum.Enum], option: str, *, where: str) -> str:
     """Return the value of an option; raise InputError if it is not one of `kinds`."""
-    there = [str(one.value) for one in kinds]
+    there = [str(kind.value) for kind in kinds]
     if value not in there:
         raise InputError(f"`{option}` must be one of {there}, got {value!r}", where=where, fix=f"use {there[0]!r}")
     return value

@@ -9,12 +9,15 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.aggregates.aggregate import Aggregate
 from statebed.arrays.columns import from_numpy, one_chunk
 from statebed.arrays.key_hash import HASH_SEED, hash_columns, normalise_key
 from statebed.expressions import filter_rows
+from statebed.expressions.list_parts import ListParts, taken_apart, taken_or_null
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
 
@@ -97,6 +100,80 @@ class Select:
         hidden = {name: rows[name] for name in (TIME, WEIGHT) if name in rows.schema.names}
         fields = [*self.columns, *(rows.schema.field(name) for name in hidden)]
         return pa.Table.from_arrays([*columns.values(), *hidden.values()], schema=pa.schema(fields))
+
+
+@dataclass(frozen=True)
+class Explode:
+    """Makes a row for each element of a list or map: its other columns are repeated."""
+
+    value: Expression
+    names: tuple[str, ...]
+    """Names of the new columns: the position if there is one, then the element, or key and value, or fields."""
+    before: pa.Schema
+    outer: bool = False
+    """Whether a row without elements gives a row with nulls."""
+    position: bool = False
+    inline: bool = False
+    """Whether the fields of structs become columns."""
+
+    @property
+    def text(self) -> str:
+        kind = ("pos" if self.position else "") + ("inline" if self.inline else "explode")
+        return f"{kind}{'_outer' if self.outer else ''}({self.value.text}) as {', '.join(self.names)}"
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        made = dict(zip(self.names, self._fields(), strict=True))
+        kept = [made.pop(field.name, field) for field in self.before]
+        return pa.schema([*kept, *made.values()])
+
+    @property
+    def element_count(self) -> int:
+        """Number of columns that an element makes."""
+        return len(self._element_fields())
+
+    def _element_fields(self) -> list[pa.Field]:
+        kind = self.value.type
+        if pa.types.is_map(kind):
+            return [pa.field("key", kind.key_type, nullable=False), kind.item_field]
+        return list(kind.value_type) if self.inline else [kind.value_field]
+
+    def _fields(self) -> list[pa.Field]:
+        null_elements = self.inline and self.value.type.value_field.nullable
+        fields = [
+            field.with_nullable(field.nullable or self.outer or null_elements) for field in self._element_fields()
+        ]
+        if self.position:
+            fields.insert(0, pa.field("pos", pa.int32(), nullable=self.outer))
+        return [field.with_name(name) for field, name in zip(fields, self.names, strict=True)]
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        parts = taken_apart(self.value.evaluate(rows))
+        places = np.arange(len(parts.values), dtype=np.int64)
+        sources, valid = parts.rows, None
+        if self.outer:
+            missing = np.flatnonzero(parts.lengths == 0)
+            order = np.argsort(np.concatenate([parts.rows, missing]), kind="stable")
+            sources = np.concatenate([parts.rows, missing])[order]
+            places = np.concatenate([places, np.full(len(missing), -1)])[order]
+            valid = places >= 0
+        repeated = rows.take(from_numpy(sources, pa.int64()))
+        made = dict(zip(self.names, self._elements(parts, places, valid), strict=True))
+        schema = pa.schema([*self.columns, *(field for field in rows.schema if field.name in (TIME, WEIGHT))])
+        columns = [made[name] if name in made else one_chunk(repeated[name]) for name in schema.names]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _elements(
+        self, parts: ListParts, places: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None
+    ) -> list[pa.Array]:
+        values = parts.values if valid is None else taken_or_null(parts.values, places, valid)
+        columns = [values]
+        if pa.types.is_map(self.value.type) or self.inline:
+            columns = [pc.struct_field(values, index) for index in range(values.type.num_fields)]
+        if not self.position:
+            return columns
+        numbers = parts.positions if valid is None else np.where(valid, parts.positions[places], 0)
+        return [from_numpy(numbers.astype(np.int32), pa.int32(), valid=valid), *columns]
 
 
 @dataclass(frozen=True)

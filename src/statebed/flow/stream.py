@@ -9,31 +9,36 @@ Every step is checked when it is written. Nothing here runs anything: `statebed.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.expressions import bind
+from statebed.expressions.column_like import ColumnLike
 from statebed.expressions.type_text import schema_of
+from statebed.flow.batch_steps import batch_step
+from statebed.flow.broadcasts import BroadcastStream, broadcast, looked_up
+from statebed.flow.change_formats import DELETED, ChangeFormat, change_columns
 from statebed.flow.event_time import time_lags
+from statebed.flow.explosions import Generator, explode_step, generator_of
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.intervals import Within
 from statebed.flow.joins import AsOf, JoinTerms, On, joined
-from statebed.flow.keys import OrderTerms, keyed_columns, quoted
+from statebed.flow.keys import OrderTerms, keyed_columns, known, ordered_by, quoted
 from statebed.flow.spark_names import SparkNames, line_of
-from statebed.flow.steps import Expression, Feed, Select, TimeColumn, Value, Where
-from statebed.flow.unions import united
+from statebed.flow.steps import Expression, Feed, Select, Step, TimeColumn, Value, Where
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
 from statebed.format.stream_schema import Changes, Input, Output
 from statebed.operators import Operator, Window
 from statebed.operators.labels import operator_label, step_label
 from statebed.operators.operator import LATE, MAIN
-from statebed.operators.time_to_live import expires_by_event_time
+from statebed.operators.time_to_live import expires_by_event_time, time_to_live
+from statebed.operators.updating.change_events import ChangeEvents
 from statebed.operators.window_definition import SessionWindow
 from statebed.quantities import Duration, parse_duration
 
@@ -50,8 +55,14 @@ def watermark_of(given: Any, *, where: str) -> tuple[str, Duration]:
     )
 
 
-Text: TypeAlias = Any
-"""SQL text; in a job on Spark, before the first operator, also a Spark Column."""
+def is_star(text: ColumnLike) -> bool:
+    """Return whether this is `*`, which stands for all columns."""
+    return isinstance(text, str) and text.strip() == "*"
+
+
+def _are_columns(given: str | pa.Schema) -> bool:
+    """Return whether this declares columns: "driver string". A name contains neither spaces nor colons."""
+    return isinstance(given, pa.Schema) or (isinstance(given, str) and any(mark in given.strip() for mark in " \n\t:"))
 
 
 class Flow(SparkNames):
@@ -70,18 +81,28 @@ class Flow(SparkNames):
         self.name = check_name("job", name)
         self.graph = Graph()
 
+    def register_function(
+        self, name: str, function: Callable[..., Any], *, returns: str | pa.DataType | None = None
+    ) -> None:
+        """Let expressions call a Python function by name. Without `returns`, it must be declared with `sb.udf`."""
+        self.graph.register_function(name, function, returns)
+
     def source(
         self,
-        name: str,
         columns: str | pa.Schema,
+        name: str | pa.Schema = "source",
         *,
         watermark: tuple[str, Duration] | None = None,
         idle_after: Duration | None = None,
     ) -> "Stream":
-        """Add a source of rows. `watermark` is the event-time column and the delay of the watermark.
+        """Add a source of rows with these columns: `source("driver string, ts timestamp", name="rides")`.
 
-        After `idle_after` without rows, the source no longer holds back the watermark of operators with several inputs.
+        `watermark` is the event-time column and the delay of the watermark. After `idle_after` without rows, the source
+        no longer holds back the watermark of operators with several inputs. The name may also come first, as in
+        `source("rides", "driver string, ts timestamp")`. The arguments are those of `Job.source`.
         """
+        if _are_columns(name):
+            columns, name = name, columns
         schema = schema_of(columns, where=f"source {name!r}")
         check_user_columns(schema.names, where=f"source {name!r}")
         event_time, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=f"source {name!r}")
@@ -130,9 +151,10 @@ class Stream(SparkNames):
         """Return another output of the operator."""
         outputs = self.graph.nodes[self.edge.node].outputs
         if self.edge.output != MAIN or name not in outputs:
+            others = [output for output in outputs if output]
             raise InputError(
                 f"this stream has no output {name!r}",
-                fix=f"its other outputs are {[output for output in outputs if output] or 'none'}",
+                fix=f"use one of its other outputs: {others}" if others else "only operators have other outputs",
             )
         return self.at(Edge(self.edge.node, name))
 
@@ -143,7 +165,7 @@ class Stream(SparkNames):
 
     # ---- row by row ------------------------------------------------------------------------------------------
 
-    def where(self, condition: Text) -> Self:
+    def where(self, condition: ColumnLike) -> Self:
         """Keep only the rows for which the condition holds; null counts as false."""
         bound = self._bound(condition)
         if not (pa.types.is_boolean(bound.type) or pa.types.is_null(bound.type)):
@@ -154,16 +176,77 @@ class Stream(SparkNames):
             )
         return self._step(Where(bound, self.output.columns))
 
-    def select(self, *columns: Text) -> Self:
-        """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
-        bound = [self._bound(column) for column in columns]
-        return self._selected([(one.name, one) for one in bound])
+    def select(self, *columns: ColumnLike) -> Self:
+        """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays.
 
-    def with_columns(self, **columns: Text) -> Self:
+        `*` stands for all columns. One of the columns may be `explode(items) as item`, or another generator:
+        `posexplode`, `inline`, `unnest`, and those with `_outer`.
+        """
+        named = [column for text in columns for column in (map(quoted, self.columns) if is_star(text) else [text])]
+        where = f"columns {', '.join(self.columns)}"
+        generators = [(place, made) for place, text in enumerate(named) if (made := generator_of(text, where=where))]
+        if not generators:
+            bound = [self._bound(column) for column in named]
+            return self.selected([(value.name, value) for value in bound])
+        if len(generators) > 1:
+            raise InputError(
+                f"a select can explode one column, got {len(generators)}", where=where, fix="use one select for each"
+            )
+        ((place, generator),) = generators
+        step = explode_step(self._bound(generator.operand), self.output.columns, generator)
+        # Names that no column has, until the last select gives those of the user.
+        own = tuple(f"exploded {number}" for number in range(len(step.names)))
+        renamed = [f"{quoted(name)} as {quoted(shown)}" for name, shown in zip(own, step.names, strict=True)]
+        return self._step(replace(step, names=own)).select(*named[:place], *renamed, *named[place + 1 :])
+
+    def explode(
+        self,
+        column: ColumnLike,
+        *names: str,
+        outer: bool = False,
+        position: str | None = None,
+        inline: bool = False,
+    ) -> Self:
+        """Make a row for each element of a list or map; the other columns are repeated.
+
+        The element replaces the column, or is called `names`: one name for a list, two for a map (by default `key` and
+        `value`), one per field with `inline`, which makes the fields of structs columns. With `outer`, a row without
+        elements stays, with nulls. `position` names a column with the position of the element, from 0.
+        """
+        bound = self._bound(column)
+        element_names = names or (() if pa.types.is_map(bound.type) or inline else (bound.name,))
+        if position is not None and not element_names:
+            is_map = pa.types.is_map(bound.type)
+            element_names = ("key", "value") if is_map else tuple(field.name for field in bound.type.value_type)
+        all_names = element_names if position is None else (position, *element_names)
+        generator = Generator(bound.text, all_names, outer, position is not None, inline)
+        step = explode_step(bound, self.output.columns, generator)
+        check_user_columns(step.columns.names, where=bound.where)
+        return self._step(step)
+
+    def with_columns(self, **columns: ColumnLike) -> Self:
         """Add columns, or replace those with the same name."""
         made = {name: self._bound(column) for name, column in columns.items()}
         kept = [(name, made.get(name) or self._bound(quoted(name))) for name in self.columns]
-        return self._selected([*kept, *((name, one) for name, one in made.items() if name not in self.columns)])
+        return self.selected(
+            [*kept, *((name, expression) for name, expression in made.items() if name not in self.columns)]
+        )
+
+    def transform(self, function: Callable[..., Any], *, schema: str | pa.Schema | None = None) -> Any:
+        """Compute new columns with a Python function: it takes a record batch and returns one with as many rows.
+
+        `schema` declares the columns of the result. Row n of the result belongs to row n of the batch and keeps its
+        event time. The function must give the same result for the same rows.
+        """
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        where = f"transform({name})"
+        if schema is None:
+            raise InputError(
+                "the columns of the result are missing", where=where, fix="write transform(f, schema='total double')"
+            )
+        columns = schema_of(schema, where=where)
+        check_user_columns(columns.names, where=where)
+        return self._step(batch_step(function, columns, name))
 
     def union(self, *others: "Stream") -> Self:
         """Combine the rows of several streams with the same columns into one stream.
@@ -171,14 +254,14 @@ class Stream(SparkNames):
         Columns must have the same names, order and types; one that may be null in any of the streams may be null here.
         """
         streams: list[Stream] = [self, *others]
-        columns = united([one.output.columns for one in streams])
-        changelog = any(one.output.changes is Changes.CHANGELOG for one in streams)
+        columns = united([stream.output.columns for stream in streams])
+        changelog = any(stream.output.changes is Changes.CHANGELOG for stream in streams)
         changes = Changes.CHANGELOG if changelog else Changes.APPEND
-        return self._added(UnionNode(columns, tuple(one.edge for one in streams), changes))
+        return self._added(UnionNode(columns, tuple(stream.edge for stream in streams), changes))
 
     # ---- by key ----------------------------------------------------------------------------------------------
 
-    def group_by(self, *keys: Text | Window | SessionWindow, name: str | None = None) -> GroupedStream[Self]:
+    def group_by(self, *keys: ColumnLike | Window | SessionWindow, name: str | None = None) -> GroupedStream[Self]:
         """Group by any number of keys and one window: `group_by("driver", tumbling("1 minute"))`."""
         windows = [key for key in keys if isinstance(key, Window | SessionWindow)]
         if len(windows) != 1:
@@ -191,13 +274,13 @@ class Stream(SparkNames):
         texts = [key for key in keys if not isinstance(key, Window | SessionWindow)]
         return GroupedStream(self, self._keys(texts, name, method="group_by"), windows[0], name)
 
-    def key_by(self, *keys: Text, name: str | None = None) -> KeyedStream[Self]:
+    def key_by(self, *keys: ColumnLike, name: str | None = None) -> KeyedStream[Self]:
         """Group the rows by key, without a window."""
         return KeyedStream(self, self._keys(list(keys), name, method="key_by"), name)
 
     def deduplicate(
         self,
-        *keys: Text,
+        *keys: ColumnLike,
         keep: str = "first",
         order_by: OrderTerms = (),
         ttl: Duration | None = None,
@@ -205,6 +288,43 @@ class Stream(SparkNames):
     ) -> Self:
         """Keep one row of each key; see `KeyedStream.deduplicate`."""
         return self.key_by(*keys, name=name).deduplicate(keep=keep, order_by=order_by, ttl=ttl)
+
+    def changelog(
+        self,
+        key: str | Sequence[str],
+        *,
+        format: str,  # noqa: A002 - the name that Spark's readers use
+        order: str | Sequence[str] = (),
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+        name: str | None = None,
+    ) -> Self:
+        """Read the rows as change events of a database's log; the result is the changelog of its table.
+
+        `format` is "debezium", "row_kind" or "delta_cdf", and `key` names the columns that identify a row. `order` is
+        the position of an event in its log, by default the one that the format has. Events may be repeated and may
+        arrive in any order: the newest event of a key counts. Keys, deleted ones too, are kept forever or for `ttl`.
+        """
+        where = step_label("changelog", name)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        found = change_columns(
+            self.output.columns,
+            key=keys,
+            change_format=ChangeFormat(known(format, ChangeFormat, "format", where=where)),
+            order=(order,) if isinstance(order, str) else tuple(order),
+            where=where,
+        )
+        counted = self.where(found.condition)
+        events = counted.selected([(column, counted.bound(text, where)) for column, text in found.selected])
+        operator = ChangeEvents(
+            name or "changelog",
+            events.input_of("events", keys),
+            deleted=DELETED,
+            order=ordered_by(found.order),
+            rows=tuple(column for column, _ in found.columns),
+            ttl=time_to_live(ttl, ttl_clock),
+        )
+        return events.add_operator(operator, unnamed=name is None)
 
     def join(
         self,
@@ -215,7 +335,7 @@ class Stream(SparkNames):
         window: Window | None = None,
         as_of: AsOf | None = None,
         how: str = "inner",
-        condition: Text | None = None,
+        condition: ColumnLike | None = None,
         suffixes: tuple[str, str] = ("", "_right"),
         ttl: Duration | None = None,
         ttl_clock: str = "event_time",
@@ -235,6 +355,32 @@ class Stream(SparkNames):
         terms = JoinTerms(on, within, window, as_of, how, condition, suffixes, ttl, ttl_clock)
         return joined(self, other, terms, name=name)
 
+    def broadcast(self, *keys: str, deleted: str | None = None, name: str | None = None) -> BroadcastStream:
+        """Return this stream as a small table by key that every subtask has, for `lookup` and `process`.
+
+        A row replaces the row of its key, or removes it if its boolean column `deleted` is true; rows of a changelog
+        are applied as they say. A change takes effect at the start of the epoch in which it is read. The table does not
+        hold back the watermark. `name` names its state, by default after its source.
+        """
+        return broadcast(self, keys, deleted, name)
+
+    def lookup(
+        self,
+        table: BroadcastStream,
+        on: On | None = None,
+        *,
+        how: str = "inner",
+        condition: ColumnLike | None = None,
+        suffixes: tuple[str, str] = ("", "_right"),
+        name: str | None = None,
+    ) -> Self:
+        """Join each row with the rows of a broadcast table that match it now: `bids.lookup(rates, on="currency")`.
+
+        `how` is inner, left, semi or anti. `condition` is SQL over the columns of a pair; without `on`, it is checked
+        against all rows of the table. Results are final: later changes of the table do not change them.
+        """
+        return looked_up(self, table, on, how=how, condition=condition, suffixes=suffixes, name=name)
+
     def add_operator(
         self,
         operator: Operator,
@@ -251,16 +397,18 @@ class Stream(SparkNames):
         """
         streams: list[Stream] = [self, *others]
         if unnamed:
-            what = json.dumps([operator.definition.fingerprint, *(self.graph.origin(one.edge) for one in streams)])
+            what = json.dumps(
+                [operator.definition.fingerprint, *(self.graph.origin(joined_stream.edge) for joined_stream in streams)]
+            )
             name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
             operator = replace(cast("Any", operator), operator_id=name)
         if any(expires_by_event_time(table) for table in operator.tables.values()):
             for stream in streams:
                 stream.check_times_to_expire_by(operator_label(operator))
         made = tuple(
-            Feed(one, tuple(feeds[number]) if feeds else (), time) for number, one in enumerate(operator.inputs)
+            Feed(input_, tuple(feeds[number]) if feeds else (), time) for number, input_ in enumerate(operator.inputs)
         )
-        return self._added(OperatorNode(operator, tuple(one.edge for one in streams), made))
+        return self._added(OperatorNode(operator, tuple(joined_stream.edge for joined_stream in streams), made))
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
@@ -309,28 +457,29 @@ class Stream(SparkNames):
         """Return an operator's input with the columns of this stream, and computed keys."""
         return self.input_of("input", [key.name for key in keys], columns=keyed_columns(self.output.columns, keys))
 
-    def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
+    def _keys(self, texts: Sequence[ColumnLike], name: str | None, *, method: str) -> tuple[Expression, ...]:
         where = step_label(method, name)
         if name is not None:
             check_name("operator", name)
         return tuple(self.bound(text, where) for text in texts)
 
-    def bound(self, text: Text, where: str) -> Expression:
+    def bound(self, text: ColumnLike, where: str) -> Expression:
         """Bind an expression of the user to the columns of this stream."""
-        return bind(text, self.output.columns, where=where)
+        return bind(text, self.output.columns, where=where, functions=self.graph.functions)
 
-    def written(self, text: Text, where: str) -> Text:  # noqa: ARG002 - jobs on Spark need it
+    def written(self, text: ColumnLike, where: str) -> ColumnLike:  # noqa: ARG002 - jobs on Spark need it
         """Return an expression in the form that `bind` takes, however the user wrote it."""
         return text
 
-    def _bound(self, text: Text) -> Expression:
+    def _bound(self, text: ColumnLike) -> Expression:
         return self.bound(text, f"columns {', '.join(self.columns)}")
 
-    def _selected(self, values: Sequence[tuple[str, Expression]]) -> Self:
+    def selected(self, values: Sequence[tuple[str, Expression]]) -> Self:
+        """Return the stream with these columns: names and bound expressions."""
         check_user_columns([name for name, _ in values], where=f"columns {', '.join(self.columns)}")
         return self._step(Select(tuple(values)))
 
-    def _step(self, step: Where | Select) -> Self:
+    def _step(self, step: Step) -> Self:
         return self._added(StepNode(step, (self.edge,), self.output.changes))
 
     def _added(self, node: Node) -> Self:
@@ -339,3 +488,43 @@ class Stream(SparkNames):
     def at(self, edge: Edge) -> Self:
         """Return another stream of the same graph."""
         return replace(self, edge=edge)
+
+
+def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the columns of a union; a column is nullable if it is in one of the streams."""
+    first = schemas[0]
+    for other in schemas[1:]:
+        if other.names != first.names:
+            raise _different(
+                f"the streams of a union must have the same columns, got {', '.join(first.names)} and "
+                f"{', '.join(other.names)}"
+            )
+        for one, two in zip(first, other, strict=True):
+            if _nullable(one) != _nullable(two):
+                raise _different(
+                    f"columns of a union must have the same types, but {one.name!r} is {one.type} and {two.type}"
+                )
+    return pa.schema(
+        [
+            _nullable(fields[0]) if any(field != fields[0] for field in fields) else fields[0]
+            for fields in zip(*schemas, strict=True)
+        ]
+    )
+
+
+def _different(what: str) -> InputError:
+    return InputError(what, fix="select the same columns, in the same order and with the same types, from each stream")
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """Return the field with itself and all nested fields nullable where possible."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(inner) for inner in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_nullable(kind.key_field).with_nullable(False).type, _nullable(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_nullable(kind.value_field))
+    return pa.field(field.name, kind)

@@ -4,11 +4,11 @@ isort:skip_file
 Metadata of statebed's disk format, version 1. docs/format.md is its specification.
 
 Every object of these types that is stored ends in field 15, `crc32c`, as its last five bytes: the tag byte 0x7D
-and the CRC-32C (little endian) of all bytes before it. A plain protobuf parser reads such an object as it is; a
-careful reader checks the trailer first.
+and the CRC-32C (little endian) of all bytes before it. Any protobuf parser can read such an object; a reader should
+verify the trailer first.
 
 Times are microseconds since 1970-01-01T00:00:00Z. Hashes are unsigned 64-bit. Paths are relative to the job's
-folder. Field numbers are never used again.
+folder. Field numbers are never reused.
 """
 
 from collections import abc as _abc
@@ -35,7 +35,7 @@ class _RecordKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordKind
     DESCRIPTOR: _descriptor.EnumDescriptor
     RECORD_KIND_UNSPECIFIED: _RecordKind.ValueType  # 0
     RUN_START: _RecordKind.ValueType  # 1
-    """opens a run and fences every earlier one; carries the state of its base unchanged"""
+    """opens a run and fences every earlier one; contains the state of its base unchanged"""
     EPOCH: _RecordKind.ValueType  # 2
     """one consistent step of the whole job"""
 
@@ -44,7 +44,7 @@ class RecordKind(_RecordKind, metaclass=_RecordKindEnumTypeWrapper):
 
 RECORD_KIND_UNSPECIFIED: RecordKind.ValueType  # 0
 RUN_START: RecordKind.ValueType  # 1
-"""opens a run and fences every earlier one; carries the state of its base unchanged"""
+"""opens a run and fences every earlier one; contains the state of its base unchanged"""
 EPOCH: RecordKind.ValueType  # 2
 """one consistent step of the whole job"""
 Global___RecordKind: _TypeAlias = RecordKind  # noqa: Y015
@@ -58,18 +58,18 @@ class _RecordStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordSt
     RECORD_STATUS_UNSPECIFIED: _RecordStatus.ValueType  # 0
     COMPLETE: _RecordStatus.ValueType  # 1
     STOPPED: _RecordStatus.ValueType  # 2
-    """the run ended on purpose after this epoch"""
+    """the run was stopped after this epoch"""
     DRAINED: _RecordStatus.ValueType  # 3
-    """as stopped, and every window was closed"""
+    """like STOPPED, and every window was closed"""
 
 class RecordStatus(_RecordStatus, metaclass=_RecordStatusEnumTypeWrapper): ...
 
 RECORD_STATUS_UNSPECIFIED: RecordStatus.ValueType  # 0
 COMPLETE: RecordStatus.ValueType  # 1
 STOPPED: RecordStatus.ValueType  # 2
-"""the run ended on purpose after this epoch"""
+"""the run was stopped after this epoch"""
 DRAINED: RecordStatus.ValueType  # 3
-"""as stopped, and every window was closed"""
+"""like STOPPED, and every window was closed"""
 Global___RecordStatus: _TypeAlias = RecordStatus  # noqa: Y015
 
 class _SortOrder:
@@ -82,7 +82,7 @@ class _SortOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SortOrder.V
     HASH_FIRST: _SortOrder.ValueType  # 1
     """_key_hash, key columns, _time, _seq"""
     BIN_FIRST: _SortOrder.ValueType  # 2
-    """_bin, _key_hash, key columns, _time, _seq; row groups are cut at bin edges"""
+    """_bin, _key_hash, key columns, _time, _seq; row groups end at bin edges"""
     KEY_ONLY: _SortOrder.ValueType  # 3
     """key (global keyed tables)"""
 
@@ -92,7 +92,7 @@ SORT_ORDER_UNSPECIFIED: SortOrder.ValueType  # 0
 HASH_FIRST: SortOrder.ValueType  # 1
 """_key_hash, key columns, _time, _seq"""
 BIN_FIRST: SortOrder.ValueType  # 2
-"""_bin, _key_hash, key columns, _time, _seq; row groups are cut at bin edges"""
+"""_bin, _key_hash, key columns, _time, _seq; row groups end at bin edges"""
 KEY_ONLY: SortOrder.ValueType  # 3
 """key (global keyed tables)"""
 Global___SortOrder: _TypeAlias = SortOrder  # noqa: Y015
@@ -126,7 +126,7 @@ class _RunOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOutcome
     RUN_STOPPED: _RunOutcome.ValueType  # 2
     """a stop was requested"""
     RUN_DRAINED: _RunOutcome.ValueType  # 3
-    """as stopped, and every window was closed"""
+    """like RUN_STOPPED, and every window was closed"""
     RUN_FAILED: _RunOutcome.ValueType  # 4
     RUN_FENCED: _RunOutcome.ValueType  # 5
     """a later run superseded it"""
@@ -136,7 +136,7 @@ class _RunOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOutcome
 class RunOutcome(_RunOutcome, metaclass=_RunOutcomeEnumTypeWrapper):
     """---- runs --------------------------------------------------------------------------------------------------
 
-    How a run ended, as the process that ran it tells. A process that is killed tells nothing.
+    Outcome of a run, recorded by its process. A process that is killed records nothing.
     """
 
 RUN_OUTCOME_UNSPECIFIED: RunOutcome.ValueType  # 0
@@ -145,7 +145,7 @@ RUN_FINISHED: RunOutcome.ValueType  # 1
 RUN_STOPPED: RunOutcome.ValueType  # 2
 """a stop was requested"""
 RUN_DRAINED: RunOutcome.ValueType  # 3
-"""as stopped, and every window was closed"""
+"""like RUN_STOPPED, and every window was closed"""
 RUN_FAILED: RunOutcome.ValueType  # 4
 RUN_FENCED: RunOutcome.ValueType  # 5
 """a later run superseded it"""
@@ -155,7 +155,7 @@ Global___RunOutcome: _TypeAlias = RunOutcome  # noqa: Y015
 
 @_typing.final
 class CheckpointMetadata(_message.Message):
-    """The checkpoint record: the only truth about what an epoch contains. Created once, never changed."""
+    """Checkpoint record: the authoritative description of an epoch. Created once, never changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,17 +197,17 @@ class CheckpointMetadata(_message.Message):
     previous: _builtins.int
     """always epoch - 1"""
     base: _builtins.int
-    """the epoch whose state this one builds on; 0: none"""
+    """epoch whose state this one builds on; 0: none"""
     lineage: _builtins.str
     run: _builtins.int
-    """the epoch number of the run's run_start record"""
+    """number of the run's run_start record"""
     nonce: _builtins.str
-    """of the attempt to commit, to know one's own record again"""
+    """identifies the commit attempt, so that a run recognises its own record"""
     start_time_us: _builtins.int
     finish_time_us: _builtins.int
     status: Global___RecordStatus.ValueType
     min_epoch: _builtins.int
-    """the licence to delete: every record below may be collected"""
+    """licence to delete: records below this number may be deleted"""
     crc32c: _builtins.int
     epoch_time_us: _builtins.int
     """processing time of the whole epoch, chosen once"""
@@ -217,9 +217,9 @@ class CheckpointMetadata(_message.Message):
     written_by: _builtins.str
     """name and version of the program"""
     rollback_allowed: _builtins.bool
-    """of a run_start: sinks may take back epochs that its lineage lacks, as was asked for"""
+    """only in run_start: sinks may retract epochs that this lineage lacks"""
     chosen_parallelism: _builtins.int
-    """by `statebed rescale`: of jobs that set none themselves; 0: not chosen"""
+    """set by `statebed rescale`, for jobs that set none themselves; 0: not set"""
     @_builtins.property
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pin]: ...
     @_builtins.property
@@ -240,7 +240,7 @@ class CheckpointMetadata(_message.Message):
     def figures(self) -> Global___EpochFigures: ...
     @_builtins.property
     def sink_histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___SinkHistory]:
-        """of every sink that this lineage knows, carried from record to record"""
+        """all sinks that this lineage knows, carried over from record to record"""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class Pin(_message.Message):
     CRC32C_FIELD_NUMBER: _builtins.int
     savepoint: _builtins.str
     epoch: _builtins.int
-    """the pinned one"""
+    """pinned epoch"""
     path: _builtins.str
     size: _builtins.int
     crc32c: _builtins.int
@@ -337,7 +337,7 @@ class OperatorEntry(_message.Message):
     MATCHES_FIELD_NUMBER: _builtins.int
     operator_id: _builtins.str
     fingerprint: _builtins.str
-    """of inputs, keys, kind and configuration"""
+    """hash of inputs, keys, kind and configuration"""
     parallelism: _builtins.int
     output_watermark_us: _builtins.int
     highest_closed_end_us: _builtins.int
@@ -346,20 +346,20 @@ class OperatorEntry(_message.Message):
     rows_late: _builtins.int
     rows_out: _builtins.int
     next_timer_us: _builtins.int
-    """the first timer of processing time that waits"""
+    """earliest pending processing-time timer"""
     definition: _builtins.str
-    """what the fingerprint is of, as JSON"""
+    """JSON from which the fingerprint is computed"""
     retired: _builtins.bool
-    """the job no longer has it: its state is kept as it was"""
+    """the job no longer has this operator; its state is kept unchanged"""
     then_stop: _builtins.bool
-    """its subtasks were asked to stop after this epoch"""
+    """its subtasks stop after this epoch"""
     @_builtins.property
     def subtasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubtaskReference]: ...
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputWatermark]: ...
     @_builtins.property
     def matches(self) -> Global___JoinMatches:
-        """of a join by time: what met so far, since it was first counted"""
+        """only in time joins: matches since counting began"""
 
     def __init__(
         self,
@@ -405,7 +405,7 @@ Global___OperatorEntry: _TypeAlias = OperatorEntry  # noqa: Y015
 
 @_typing.final
 class JoinMatches(_message.Message):
-    """What the two inputs of a join by time brought, and how many pairs it found."""
+    """Rows of the two inputs of a time join, and the number of pairs found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -433,7 +433,7 @@ Global___JoinMatches: _TypeAlias = JoinMatches  # noqa: Y015
 
 @_typing.final
 class InputTimes(_message.Message):
-    """Rows of an input that were not late, and the range of their event times."""
+    """Number of rows of an input that were not late, and the range of their event times."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -467,7 +467,7 @@ Global___InputTimes: _TypeAlias = InputTimes  # noqa: Y015
 
 @_typing.final
 class SubtaskReference(_message.Message):
-    """Names the metadata object of one subtask; carried over unchanged where nothing changed."""
+    """Reference to the metadata object of one subtask; carried over if nothing changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,7 +513,7 @@ class InputWatermark(_message.Message):
     """state before this was evicted in this epoch"""
     @_builtins.property
     def origins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """names of the sources and operators whose rows it reads; empty: unknown"""
+        """sources and operators whose rows it reads; empty: unknown"""
 
     def __init__(
         self,
@@ -540,7 +540,7 @@ Global___InputWatermark: _TypeAlias = InputWatermark  # noqa: Y015
 
 @_typing.final
 class SourceWatermark(_message.Message):
-    """How far a source has come in event time."""
+    """Progress of a source in event time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -551,9 +551,9 @@ class SourceWatermark(_message.Message):
     source: _builtins.str
     watermark_us: _builtins.int
     max_event_time_us: _builtins.int
-    """seen up to and including this epoch"""
+    """maximum up to and including this epoch"""
     last_rows_us: _builtins.int
-    """epoch time when it last gave rows, or was first asked"""
+    """epoch time of its last rows, or of its first epoch"""
     def __init__(
         self,
         *,
@@ -594,8 +594,10 @@ class SourcePosition(_message.Message):
     OPAQUE_FIELD_NUMBER: _builtins.int
     SPARK_VERSION_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    KAFKA_TOPICS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"spark", or a name of the program's own"""
+    """"spark", or a name chosen by the program"""
     query_id: _builtins.str
     batch_id: _builtins.int
     opaque: _builtins.bytes
@@ -609,7 +611,15 @@ class SourcePosition(_message.Message):
     def source_logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceLogFile]: ...
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """names of the sources whose offsets the entries hold, line by line; empty: unknown"""
+        """names of the sources in the offset entries, line by line; empty: unknown"""
+
+    @_builtins.property
+    def observed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservedEventTime]:
+        """one for each watermark of Spark's queries, in the order of the job"""
+
+    @_builtins.property
+    def kafka_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___KafkaTopic]:
+        """topics that the sources read, as the run found them when it started"""
 
     def __init__(
         self,
@@ -623,16 +633,62 @@ class SourcePosition(_message.Message):
         opaque: _builtins.bytes = ...,
         spark_version: _builtins.str = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
+        observed: _abc.Iterable[Global___ObservedEventTime] | None = ...,
+        kafka_topics: _abc.Iterable[Global___KafkaTopic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id", "commits", b"commits", "kind", b"kind", "offsets", b"offsets", "opaque", b"opaque", "query_id", b"query_id", "source_logs", b"source_logs", "sources", b"sources", "spark_version", b"spark_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id", "commits", b"commits", "kafka_topics", b"kafka_topics", "kind", b"kind", "observed", b"observed", "offsets", b"offsets", "opaque", b"opaque", "query_id", b"query_id", "source_logs", b"source_logs", "sources", b"sources", "spark_version", b"spark_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_id: _TypeAlias = _typing.Literal["batch_id"]  # noqa: Y015
     _WhichOneofArgType__batch_id: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_id) -> _WhichOneofReturnType__batch_id | None: ...
 
 Global___SourcePosition: _TypeAlias = SourcePosition  # noqa: Y015
+
+@_typing.final
+class ObservedEventTime(_message.Message):
+    """The greatest event time that Spark has observed at a watermark, up to the batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_MS_FIELD_NUMBER: _builtins.int
+    max_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        max_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ms", b"_max_ms", "max_ms", b"max_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ms", b"_max_ms", "max_ms", b"max_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_ms: _TypeAlias = _typing.Literal["max_ms"]  # noqa: Y015
+    _WhichOneofArgType__max_ms: _TypeAlias = _typing.Literal["_max_ms", b"_max_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ms) -> _WhichOneofReturnType__max_ms | None: ...
+
+Global___ObservedEventTime: _TypeAlias = ObservedEventTime  # noqa: Y015
+
+@_typing.final
+class KafkaTopic(_message.Message):
+    """A Kafka topic, with the id that Kafka gave it when it was created."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___KafkaTopic: _TypeAlias = KafkaTopic  # noqa: Y015
 
 @_typing.final
 class LogEntry(_message.Message):
@@ -655,7 +711,7 @@ Global___LogEntry: _TypeAlias = LogEntry  # noqa: Y015
 
 @_typing.final
 class SourceLogFile(_message.Message):
-    """A file of a source's own log, kept as an object of ours and carried over while it is needed."""
+    """File of a source's own log, stored as an object of the job and carried over while it is needed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -695,7 +751,7 @@ class OutboxFile(_message.Message):
     operator_id: _builtins.str
     subtask_index: _builtins.int
     stream: _builtins.str
-    """"" is the operator's output; "late" and side outputs have their names"""
+    """"": the main output; "late" or the name of a side output otherwise"""
     path: _builtins.str
     size: _builtins.int
     rows: _builtins.int
@@ -718,7 +774,7 @@ Global___OutboxFile: _TypeAlias = OutboxFile  # noqa: Y015
 
 @_typing.final
 class SinkEntry(_message.Message):
-    """A sink to which the epoch's outbox must be published, with its two-phase commit data."""
+    """Sink to which the epoch's outbox must be published, with its two-phase commit data."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -728,7 +784,7 @@ class SinkEntry(_message.Message):
     COMMIT_DATA_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     operator_id: _builtins.str
-    """empty: files of this stream come from several operators"""
+    """empty: the stream's files come from several operators"""
     stream: _builtins.str
     @_builtins.property
     def commit_data(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitData]: ...
@@ -747,7 +803,7 @@ Global___SinkEntry: _TypeAlias = SinkEntry  # noqa: Y015
 
 @_typing.final
 class SinkHistory(_message.Message):
-    """What the job knows about one of its sinks when a record is written. Records of before 0.2 have none."""
+    """Knowledge about a sink when a record is written. Records of versions before 0.2 have none."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -767,21 +823,21 @@ class SinkHistory(_message.Message):
     """as in the newest SinkEntry"""
     stream: _builtins.str
     kind: _builtins.str
-    """"parquet", "sqlite", ...; empty: a sink of the user's own"""
+    """"parquet", "sqlite", ...; empty: a user-defined sink"""
     target: _builtins.str
     """where it writes, without secrets; empty: unknown"""
     keeps_position: _builtins.bool
-    """it remembers run and epoch in its own target"""
+    """the sink stores run and epoch in its target"""
     last_output: _builtins.int
-    """newest epoch before this record that has rows for it; 0: none"""
+    """newest epoch before this record that has rows for the sink; 0: none"""
     published: _builtins.int
-    """newest epoch before this record that it was known to have; 0: none"""
+    """newest epoch before this record that the sink was known to have; 0: none"""
     absent_since: _builtins.int
-    """first epoch that was committed without it; 0: it is part of the job"""
+    """first epoch committed without the sink; 0: it is part of the job"""
     accepted: _builtins.int
-    """up to this epoch the user gave up what its target lacks; 0: nothing"""
+    """the user accepted the loss of rows up to this epoch; 0: none"""
     accepted_from: _builtins.int
-    """the epoch that the target was at then; one that is at another is not excused"""
+    """epoch of the target at that time; the loss is accepted only for a target at this epoch"""
     def __init__(
         self,
         *,
@@ -823,7 +879,7 @@ Global___CommitData: _TypeAlias = CommitData  # noqa: Y015
 
 @_typing.final
 class EpochFigures(_message.Message):
-    """What it took to make an epoch: for people, dashboards and metrics. No decision rests on it, and it may be missing."""
+    """Measurements of an epoch, for people, dashboards and metrics. Optional; no decision depends on them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -868,14 +924,14 @@ class EpochFigures(_message.Message):
     COMPACTION_FIELD_NUMBER: _builtins.int
     PREAGGREGATED_FIELD_NUMBER: _builtins.int
     preaggregated: _builtins.bool
-    """rows were added up by the JVM first"""
+    """the JVM pre-aggregated the rows"""
     @_builtins.property
     def phases_us(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """of this epoch until its record is put: planning, read, shuffle, merge, write"""
+        """phases until the record is put: planning, read, shuffle, merge, write"""
 
     @_builtins.property
     def previous_phases_us(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """of the record before this one, from its put on: commit, publish"""
+        """phases of the previous record after its put: commit, publish"""
 
     @_builtins.property
     def operators(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatorFigures]: ...
@@ -935,7 +991,7 @@ Global___OperatorFigures: _TypeAlias = OperatorFigures  # noqa: Y015
 
 @_typing.final
 class TableFigures(_message.Message):
-    """A table of an operator, summed over its subtasks. Counts of events are of this epoch alone."""
+    """Table of an operator, summed over its subtasks. Counters cover this epoch only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -953,11 +1009,11 @@ class TableFigures(_message.Message):
     table: _builtins.str
     rows: _builtins.int
     memory_bytes: _builtins.int
-    """at the end of the epoch's work"""
+    """at the end of the epoch"""
     disk_bytes: _builtins.int
     """spilled, or in the host's cache"""
     store_bytes: _builtins.int
-    """of live data files"""
+    """size of live data files"""
     files: _builtins.int
     tombstones: _builtins.int
     spills: _builtins.int
@@ -986,7 +1042,7 @@ Global___TableFigures: _TypeAlias = TableFigures  # noqa: Y015
 
 @_typing.final
 class HostFigures(_message.Message):
-    """The memory of one worker process at its fullest in this epoch, and the host's cache."""
+    """Peak memory of one worker process in this epoch, and the host's cache."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1058,15 +1114,15 @@ class HostFigures(_message.Message):
     spilled_bytes: _builtins.int
     @_builtins.property
     def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """bytes by who held them"""
+        """bytes by holder"""
 
     @_builtins.property
     def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """bytes that operators and tables keep of the budget"""
+        """bytes of the budget reserved for operators and tables"""
 
     @_builtins.property
     def held(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """bytes that each of those held when the memory was fullest"""
+        """bytes that each of them held at the peak"""
 
     def __init__(
         self,
@@ -1088,7 +1144,7 @@ Global___HostFigures: _TypeAlias = HostFigures  # noqa: Y015
 
 @_typing.final
 class CompactionFigures(_message.Message):
-    """What compaction did beside the epochs since the run began."""
+    """Compaction in the background since the run began."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1099,6 +1155,7 @@ class CompactionFigures(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     merges: _builtins.int
+    """edits applied by epochs"""
     read_bytes: _builtins.int
     written_bytes: _builtins.int
     failures: _builtins.int
@@ -1120,7 +1177,7 @@ Global___CompactionFigures: _TypeAlias = CompactionFigures  # noqa: Y015
 class OperatorCheckpointMetadata(_message.Message):
     """---- metadata of subtasks ----------------------------------------------------------------------------------
 
-    On disk: one subtask. As answered by load_operator_metadata: the union of an operator's subtasks.
+    On disk: one subtask. As returned by load_operator_metadata: the union of an operator's subtasks.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1159,7 +1216,7 @@ class OperatorCheckpointMetadata(_message.Message):
     job_id: _builtins.str
     operator_id: _builtins.str
     epoch: _builtins.int
-    """the epoch that wrote it; later records may carry it over"""
+    """epoch that wrote it; later records may carry it over"""
     subtask_index: _builtins.int
     parallelism: _builtins.int
     watermark_us: _builtins.int
@@ -1251,7 +1308,7 @@ class TableSubtaskCheckpointMetadata(_message.Message):
     subtask_index: _builtins.int
     next_sequence: _builtins.int
     bytes: _builtins.int
-    """of all live files"""
+    """size of all live files"""
     rows: _builtins.int
     @_builtins.property
     def owned(self) -> Global___HashRange: ...
@@ -1305,7 +1362,7 @@ Global___TableSchema: _TypeAlias = TableSchema  # noqa: Y015
 
 @_typing.final
 class HashRange(_message.Message):
-    """Both ends belong to the range, so that the whole space is (0, 2^64 - 1)."""
+    """Range of hashes with inclusive ends: the whole space is (0, 2^64 - 1)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1359,17 +1416,17 @@ class FileEntry(_message.Message):
     schema_id: _builtins.int
     sort_order: Global___SortOrder.ValueType
     level: _builtins.int
-    """0: written by an epoch; higher: by compaction"""
+    """0: written by an epoch; higher: written by compaction"""
     footer_size: _builtins.int
     """For readers that fetch parts of the file. The footer is its last footer_size bytes; checksums of column chunks
-    stand row group by row group, in the order of the columns.
+    are listed by row group, in the order of the columns.
     """
     footer_crc32c: _builtins.int
     applied_sequence: _builtins.int
-    """no tombstone with this sequence or a lower one hides a row of the file"""
+    """tombstones up to this sequence hide no row of the file"""
     @_builtins.property
     def owned(self) -> Global___HashRange:
-        """rows outside are not this subtask's, and are to be ignored"""
+        """rows outside this range belong to other subtasks and must be ignored"""
 
     @_builtins.property
     def chunk_crc32c(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -1461,7 +1518,7 @@ Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
 
 @_typing.final
 class DeletedRows(_message.Message):
-    """What one batch deletes."""
+    """Rows that one batch deletes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1477,7 +1534,7 @@ class DeletedRows(_message.Message):
     min_key_hash: _builtins.int
     max_key_hash: _builtins.int
     min_time_us: _builtins.int
-    """where the columns have _time"""
+    """only if the columns include _time"""
     max_time_us: _builtins.int
     def __init__(
         self,
@@ -1616,12 +1673,12 @@ class TimeKeyedTableConfig(_message.Message):
     """Arrow IPC schema message"""
     bin_us: _builtins.int
     defaults: _builtins.bytes
-    """of columns that were added: an Arrow IPC stream of one row, empty for none"""
+    """defaults of added columns: an Arrow IPC stream of one row, or empty"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def renames(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """of columns, new to old name: those that have been applied"""
+        """renamed columns, new to old name, that have been applied"""
 
     def __init__(
         self,
@@ -1667,19 +1724,22 @@ class KeyedTableConfig(_message.Message):
     RENAMES_FIELD_NUMBER: _builtins.int
     DEFAULTS_FIELD_NUMBER: _builtins.int
     PREFIX_COLUMNS_FIELD_NUMBER: _builtins.int
+    EXPIRES_WITH_FIELD_NUMBER: _builtins.int
     schema: _builtins.bytes
     """Arrow IPC schema message"""
     time_to_live_us: _builtins.int
     time_to_live_clock: Global___TimeToLiveClock.ValueType
     defaults: _builtins.bytes
-    """of columns that were added: an Arrow IPC stream of one row, empty for none"""
+    """defaults of added columns: an Arrow IPC stream of one row, or empty"""
     prefix_columns: _builtins.int
-    """multiset tables: how many of the first key columns identify a group; 0: not a multiset"""
+    """multiset tables: number of leading key columns that identify a group; 0: not a multiset"""
+    expires_with: _builtins.str
+    """multiset tables: keyed table of the same operator whose expired rows delete the elements of their group; empty: none"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def renames(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """of columns, new to old name: those that have been applied"""
+        """renamed columns, new to old name, that have been applied"""
 
     def __init__(
         self,
@@ -1691,10 +1751,11 @@ class KeyedTableConfig(_message.Message):
         renames: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         defaults: _builtins.bytes = ...,
         prefix_columns: _builtins.int = ...,
+        expires_with: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "defaults", b"defaults", "key_columns", b"key_columns", "prefix_columns", b"prefix_columns", "renames", b"renames", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "defaults", b"defaults", "expires_with", b"expires_with", "key_columns", b"key_columns", "prefix_columns", b"prefix_columns", "renames", b"renames", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__time_to_live_us: _TypeAlias = _typing.Literal["time_to_live_us"]  # noqa: Y015
     _WhichOneofArgType__time_to_live_us: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us"]  # noqa: Y015
@@ -1740,7 +1801,7 @@ Global___PublishedMarker: _TypeAlias = PublishedMarker  # noqa: Y015
 
 @_typing.final
 class Request(_message.Message):
-    """requests/{id}: asked of the live run by a tool."""
+    """requests/{id}: sent to the live run by a tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1750,7 +1811,7 @@ class Request(_message.Message):
     SAVEPOINT_FIELD_NUMBER: _builtins.int
     DROP_SAVEPOINT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
-    COLLECT_FIELD_NUMBER: _builtins.int
+    CLEANUP_FIELD_NUMBER: _builtins.int
     COMPACT_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
@@ -1764,7 +1825,7 @@ class Request(_message.Message):
     @_builtins.property
     def stop(self) -> Global___StopRequest: ...
     @_builtins.property
-    def collect(self) -> Global___CollectRequest: ...
+    def cleanup(self) -> Global___CleanupRequest: ...
     @_builtins.property
     def compact(self) -> Global___CompactRequest: ...
     def __init__(
@@ -1776,15 +1837,15 @@ class Request(_message.Message):
         savepoint: Global___SavepointRequest | None = ...,
         drop_savepoint: Global___DropSavepointRequest | None = ...,
         stop: Global___StopRequest | None = ...,
-        collect: Global___CollectRequest | None = ...,
+        cleanup: Global___CleanupRequest | None = ...,
         compact: Global___CompactRequest | None = ...,
         crc32c: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cleanup", b"cleanup", "compact", b"compact", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cleanup", b"cleanup", "compact", b"compact", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "collect", "compact"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "cleanup", "compact"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -1798,7 +1859,7 @@ class SavepointRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     epoch: _builtins.int
-    """absent: the head at the time it is granted"""
+    """absent: the head when the request is granted"""
     def __init__(
         self,
         *,
@@ -1848,14 +1909,14 @@ class StopRequest(_message.Message):
 Global___StopRequest: _TypeAlias = StopRequest  # noqa: Y015
 
 @_typing.final
-class CollectRequest(_message.Message):
+class CleanupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
         self,
     ) -> None: ...
 
-Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+Global___CleanupRequest: _TypeAlias = CleanupRequest  # noqa: Y015
 
 @_typing.final
 class CompactRequest(_message.Message):
@@ -1887,10 +1948,10 @@ class Answer(_message.Message):
     request_id: _builtins.str
     run: _builtins.int
     epoch: _builtins.int
-    """the record that carries the effect"""
+    """record in which the request took effect"""
     granted: _builtins.bool
     code: _builtins.str
-    """of the error, when refused"""
+    """code of the error if the request was refused"""
     what: _builtins.str
     fix: _builtins.str
     time_us: _builtins.int
@@ -1916,7 +1977,9 @@ Global___Answer: _TypeAlias = Answer  # noqa: Y015
 
 @_typing.final
 class RunEnd(_message.Message):
-    """runs/{run}/end.metadata: put if absent by the process of the run when the run ends. For people; no decision rests on it."""
+    """runs/{run}/end.metadata: put if absent by the process of the run when the run ends. For people; no decision
+    depends on it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1938,7 +2001,7 @@ class RunEnd(_message.Message):
     start_time_us: _builtins.int
     time_us: _builtins.int
     epoch: _builtins.int
-    """the newest record that the run committed"""
+    """newest record that the run committed"""
     written_by: _builtins.str
     crc32c: _builtins.int
     @_builtins.property
@@ -1978,14 +2041,14 @@ class RunError(_message.Message):
     FIX_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     code: _builtins.str
-    """of a StatebedError, else empty"""
+    """code of a StatebedError, otherwise empty"""
     kind: _builtins.str
     """class of the exception"""
     what: _builtins.str
     where: _builtins.str
     fix: _builtins.str
     traceback: _builtins.str
-    """of user code, where user code raised the error"""
+    """traceback of user code, if user code raised the error"""
     def __init__(
         self,
         *,
@@ -2028,7 +2091,7 @@ Global___UndeliveredSink: _TypeAlias = UndeliveredSink  # noqa: Y015
 @_typing.final
 class RunHeartbeat(_message.Message):
     """runs/{run}/heartbeat.metadata: replaced every `every_us` by the process of the run while it lives. The only object
-    that is ever overwritten. For people; no decision rests on it.
+    that is ever overwritten. For people; no decision depends on it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2072,7 +2135,7 @@ class RunHeartbeat(_message.Message):
     time_us: _builtins.int
     every_us: _builtins.int
     epoch: _builtins.int
-    """the newest record that the run committed"""
+    """newest record that the run committed"""
     host: _builtins.str
     process_id: _builtins.int
     application_id: _builtins.str
@@ -2081,7 +2144,7 @@ class RunHeartbeat(_message.Message):
     crc32c: _builtins.int
     @_builtins.property
     def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """as shown to people, without secrets"""
+        """displayed values, without secrets"""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceProgress]: ...
@@ -2128,12 +2191,12 @@ class SourceProgress(_message.Message):
     description: _builtins.str
     batch_id: _builtins.int
     rows: _builtins.int
-    """read by that batch"""
+    """rows read by that batch"""
     end_offset: _builtins.str
     latest_offset: _builtins.str
-    """newest offset the source knew of; empty: the source does not tell"""
+    """newest offset known to the source; empty: not reported"""
     offsets_behind: _builtins.int
-    """where the source tells"""
+    """only if the source reports it"""
     input_rows_per_second: _builtins.float
     processed_rows_per_second: _builtins.float
     def __init__(

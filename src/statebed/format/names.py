@@ -38,10 +38,10 @@ def check_name(kind: str, name: str) -> str:
         raise InvalidNameError(f"the {kind} name is empty", fix=fix)
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidNameError(
-            f"the {kind} name is {len(name)} characters long", where=f"{kind} {name[:40]!r}...", fix=fix
+            f"the {kind} name is too long: {len(name)} characters", where=f"{kind} {name[:40]!r}...", fix=fix
         )
     if ".." in name or not _NAME.fullmatch(name):
-        raise InvalidNameError(f"the {kind} name {name!r} cannot be part of an object name", fix=fix)
+        raise InvalidNameError(f"the {kind} name {name!r} has characters that object names cannot contain", fix=fix)
     return name
 
 
@@ -178,14 +178,17 @@ def another(path: str, copy: int) -> str:
 def _number(value: int) -> str:
     if not 0 < value < 10**EPOCH_DIGITS:
         raise InvalidNameError(
-            f"{value} is no number of an epoch or run", fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}"
+            f"the number of an epoch or run must be at least 1, got {value}",
+            fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}",
         )
     return f"{value:0{EPOCH_DIGITS}d}"
 
 
 def _index(subtask_index: int) -> int:
     if subtask_index < 0:
-        raise InvalidNameError(f"{subtask_index} is no index of a subtask", fix="indices run from 0")
+        raise InvalidNameError(
+            f"the index of a subtask must be at least 0, got {subtask_index}", fix="indices run from 0"
+        )
     return subtask_index
 
 

@@ -17,8 +17,8 @@ WHOLE_SPACE = HashRange(first=0, last=(1 << 64) - 1)
 def check_parallelism(parallelism: int) -> int:
     if not 1 <= parallelism <= MAX_PARALLELISM:
         raise InputError(
-            f"parallelism {parallelism} is out of range",
-            fix=f"choose 1 to {MAX_PARALLELISM}; twice the number of cores is a good start",
+            f"the parallelism must be from 1 to {MAX_PARALLELISM}, got {parallelism}",
+            fix="twice the number of cores is a good start",
         )
     return parallelism
 
@@ -26,7 +26,10 @@ def check_parallelism(parallelism: int) -> int:
 def owned_range(subtask_index: int, parallelism: int) -> HashRange:
     """Return the range of hashes that a subtask owns."""
     if not 0 <= subtask_index < check_parallelism(parallelism):
-        raise InputError(f"subtask {subtask_index} of {parallelism} does not exist")
+        raise InputError(
+            f"the index of a subtask must be from 0 to {parallelism - 1}, got {subtask_index}",
+            fix="pass an index below the parallelism",
+        )
     return HashRange(
         first=_first_high_word(subtask_index, parallelism) << 32,
         last=(_first_high_word(subtask_index + 1, parallelism) << 32) - 1,

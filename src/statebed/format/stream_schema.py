@@ -34,6 +34,8 @@ class Input:
     keys: tuple[str, ...]
     """Columns by whose hash rows are routed; without any, one subtask has all rows."""
     changes: Changes = Changes.APPEND
+    broadcast: bool = False
+    """Whether every subtask gets all rows. They then do not count for the watermark."""
 
     @cached_property
     def schema(self) -> pa.Schema:

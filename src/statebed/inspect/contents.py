@@ -119,7 +119,7 @@ def _operator(entry: pb.OperatorEntry) -> OperatorContents:
         rows_out=entry.rows_out,
         watermark_us=input_watermark(entry),
         output_watermark_us=entry.output_watermark_us if entry.HasField("output_watermark_us") else None,
-        reads=tuple(dict.fromkeys(origin for one in entry.inputs for origin in one.origins)),
+        reads=tuple(dict.fromkeys(origin for input_ in entry.inputs for origin in input_.origins)),
     )
 
 
@@ -154,7 +154,7 @@ def _table(
 
 def subtasks_in(metadata: Metadata) -> list[SubtaskSummary]:
     """Return the parts of all subtasks, by operator; a file shared by several subtasks counts for each."""
-    return [_subtask(name, one) for name, some in metadata.items() for one in some]
+    return [_subtask(name, subtask) for name, subtasks in metadata.items() for subtask in subtasks]
 
 
 def _subtask(operator: str, metadata: pb.OperatorCheckpointMetadata) -> SubtaskSummary:

@@ -99,7 +99,9 @@ def figures_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata |
         tables=tuple(
             _values(TierSizes, table, operator=o.operator_id) for o in figures.operators for table in o.tables
         ),
-        operators=tuple(_values(OperatorWork, one, operator=one.operator_id) for one in figures.operators),
+        operators=tuple(
+            _values(OperatorWork, operator, operator=operator.operator_id) for operator in figures.operators
+        ),
         hosts=tuple(
             _values(HostMemory, host, holders=_most_first(host.holders), shares=dict(host.shares), held=dict(host.held))
             for host in figures.hosts
@@ -120,7 +122,7 @@ def phases_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | 
 
 def _values(kind: type[T], message: Message, **given: object) -> T:
     """Copy the fields of a message to a dataclass with the same field names."""
-    wanted = [one.name for one in fields(kind) if one.name not in given]  # type: ignore[arg-type]  # all are dataclasses
+    wanted = [field.name for field in fields(kind) if field.name not in given]  # type: ignore[arg-type]  # all are dataclasses
     return kind(**{name: getattr(message, name) for name in wanted}, **given)
 
 

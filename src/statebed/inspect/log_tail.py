@@ -10,7 +10,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import CompactionWork, HostMemory, TierSizes, figures_of, phases_of
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import input_watermark, newest, readable, slowest_watermark
-from statebed.inspect.run_states import RunReport, newest_run, state_of_job
+from statebed.inspect.run_states import RunReport, newest_run, run_status, state_of_job
+from statebed.inspect.sources import SourceState, sources_of
 from statebed.protocol.records import data_epoch_of
 
 
@@ -23,7 +24,7 @@ class LogTail:
 
     def poll(self) -> Sequence[pb.CheckpointMetadata]:
         """Return the current newest records in ascending order; empty for a job that never committed."""
-        if not self._records or not self._log.stands(self._records[-1]):
+        if not self._records or not self._log.is_current(self._records[-1]):
             self._begin()
         while self._records and (following := self._next(self._records[-1].epoch + 1)):
             self._records.append(following)
@@ -32,6 +33,10 @@ class LogTail:
     def run(self, *, now_us: int) -> RunReport | None:
         """Return the state of the run of the newest record, or None before the first record."""
         return newest_run(self._log, self._records[-1], now_us=now_us) if self._records else None
+
+    def heartbeat(self) -> pb.RunHeartbeat | None:
+        """Return the newest heartbeat of the run of the newest record, or None if it has none."""
+        return run_status(self._log, self._records[-1].run).heartbeat if self._records else None
 
     def _begin(self) -> None:
         """Read the tail from scratch; also called if the newest record has disappeared because the job was removed or
@@ -101,11 +106,18 @@ class JobPace:
     """State of the newest run."""
     operator_names: dict[str, str] = field(default_factory=dict)
     """Display names of operators by id."""
+    sources: tuple[SourceState, ...] = ()
 
 
-def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: RunReport | None = None) -> JobPace:
+def pace_of(
+    records: Sequence[pb.CheckpointMetadata],
+    *,
+    now_us: int,
+    report: RunReport | None = None,
+    heartbeat: pb.RunHeartbeat | None = None,
+) -> JobPace:
     """Compute the status and throughput of a job from its newest records, of which there must be at least one. `report`
-    is that of its newest run.
+    and `heartbeat` are those of its newest run.
     """
     head = records[-1]
     epochs = [record for record in records if record.run == head.run and record.kind == pb.EPOCH]
@@ -137,19 +149,20 @@ def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: Ru
         hosts=figures.hosts if figures else (),
         compaction=figures.compaction if figures else None,
         report=report,
+        sources=tuple(sources_of(head, heartbeat)),
         operator_names=dict(OperatorNames.of(head).by_id),
     )
 
 
 def _pace(entry: pb.OperatorEntry, epochs: Sequence[pb.CheckpointMetadata], seconds: float) -> OperatorPace:
-    own = [one for record in epochs for one in record.operators if one.operator_id == entry.operator_id]
-    busy = {one.operator_id: one.busy_us for one in epochs[-1].figures.operators} if epochs else {}
+    own = [operator for record in epochs for operator in record.operators if operator.operator_id == entry.operator_id]
+    busy = {operator.operator_id: operator.busy_us for operator in epochs[-1].figures.operators} if epochs else {}
     return OperatorPace(
         operator=entry.operator_id,
         subtasks=entry.parallelism,
-        rows_in_per_second=_rate(sum(one.rows_in for one in own), seconds),
-        rows_out_per_second=_rate(sum(one.rows_out for one in own), seconds),
-        rows_late=sum(one.rows_late for one in own),
+        rows_in_per_second=_rate(sum(operator_entry.rows_in for operator_entry in own), seconds),
+        rows_out_per_second=_rate(sum(operator_entry.rows_out for operator_entry in own), seconds),
+        rows_late=sum(operator_entry.rows_late for operator_entry in own),
         watermark_us=input_watermark(entry),
         busy_us=busy.get(entry.operator_id),
     )
@@ -171,7 +184,7 @@ def _behind(watermark_us: int | None, time_us: int | None) -> int | None:
 
 
 def _newest_event(record: pb.CheckpointMetadata) -> int | None:
-    times = [one.max_event_time_us for one in record.sources if one.HasField("max_event_time_us")]
+    times = [source.max_event_time_us for source in record.sources if source.HasField("max_event_time_us")]
     return max(times, default=None)
 
 

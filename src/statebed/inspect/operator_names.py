@@ -25,7 +25,12 @@ class OperatorNames:
         definitions = {entry.operator_id: entry.definition for record in records for entry in record.operators}
         names = {operator: written_name(operator, text) for operator, text in definitions.items()}
         count = Counter(names.values())
-        return OperatorNames({one: name if count[name] == 1 else f"{name} [{one}]" for one, name in names.items()})
+        return OperatorNames(
+            {
+                operator_id: name if count[name] == 1 else f"{name} [{operator_id}]"
+                for operator_id, name in names.items()
+            }
+        )
 
     def __call__(self, text: str) -> str:
         """Return the display name of an operator or of a part of it: `id`, `id.table`, `id in-flight writes`."""

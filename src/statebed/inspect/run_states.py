@@ -53,7 +53,7 @@ _STATUSES = {pb.STOPPED: RunState.STOPPED, pb.DRAINED: RunState.DRAINED}
 
 
 @dataclass(frozen=True)
-class Undelivered:
+class UndeliveredSink:
     """A sink that lacks committed epochs."""
 
     sink: str
@@ -83,7 +83,7 @@ class RunReport:
     where: str = ""
     fix: str = ""
     traceback: str = ""
-    undelivered: tuple[Undelivered, ...] = ()
+    undelivered: tuple[UndeliveredSink, ...] = ()
     host: str = ""
     process_id: int = 0
 
@@ -164,8 +164,8 @@ def _vanished(report: RunReport, superseded_by: int | None) -> RunReport:
     )
 
 
-def _undelivered(sinks: Iterable[pb.UndeliveredSink]) -> tuple[Undelivered, ...]:
-    return tuple(Undelivered(one.sink_id, one.first_epoch, one.epochs) for one in sinks)
+def _undelivered(sinks: Iterable[pb.UndeliveredSink]) -> tuple[UndeliveredSink, ...]:
+    return tuple(UndeliveredSink(sink.sink_id, sink.first_epoch, sink.epochs) for sink in sinks)
 
 
 def state_of_job(head: pb.CheckpointMetadata, report: RunReport | None) -> str:

@@ -10,6 +10,22 @@ _HEADER_LINES = 2
 
 
 @dataclass(frozen=True)
+class PartitionLag:
+    """Position in one partition of a Kafka topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Next offset to read."""
+    latest: int
+    """Next offset that the topic will assign."""
+
+    @property
+    def behind(self) -> int:
+        return max(0, self.latest - self.offset)
+
+
+@dataclass(frozen=True)
 class SourceState:
     """One source of a job."""
 
@@ -25,13 +41,15 @@ class SourceState:
     input_rows_per_second: float | None = None
     """Input rate, as Spark reports it for the newest batch."""
     processed_rows_per_second: float | None = None
+    partitions: tuple[PartitionLag, ...] = ()
+    """Partitions of a Kafka source after the newest batch; empty for other sources."""
 
 
 def sources_of(record: pb.CheckpointMetadata, heartbeat: pb.RunHeartbeat | None = None) -> list[SourceState]:
     """Return the sources of a record, sorted by name; `heartbeat` is the newest one of the run that wrote it."""
     offsets = committed_offsets(record.source_position)
-    marks = {one.source: one for one in record.sources}
-    told = {one.source: one for one in heartbeat.sources} if heartbeat is not None else {}
+    marks = {source.source: source for source in record.sources}
+    told = {source.source: source for source in heartbeat.sources} if heartbeat is not None else {}
     return [
         _source(name, offsets.get(name, ""), marks.get(name), told.get(name)) for name in sorted({*offsets, *marks})
     ]
@@ -69,6 +87,24 @@ def offsets_behind(end: str, latest: str) -> int | None:
         return None
 
 
+def partition_lags(end: str, latest: str) -> tuple[PartitionLag, ...]:
+    """Return the partitions of a Kafka source from its offsets, sorted; empty if they are not those of Kafka.
+
+    >>> [lag.behind for lag in partition_lags('{"topic":{"0":5,"1":7}}', '{"topic":{"0":9,"1":7}}')]
+    [4, 0]
+    """
+    try:
+        known, newest = json.loads(end), json.loads(latest)
+        found = [
+            PartitionLag(topic, int(number), int(known.get(topic, {}).get(number, 0)), int(offset))
+            for topic, own in newest.items()
+            for number, offset in own.items()
+        ]
+    except (ValueError, AttributeError, TypeError):
+        return ()
+    return tuple(sorted(found, key=lambda lag: (lag.topic, lag.partition)))
+
+
 def _difference(end: object, latest: object) -> int | None:
     if isinstance(end, bool) or isinstance(latest, bool):
         return None
@@ -92,4 +128,5 @@ def _source(name: str, offset: str, mark: pb.SourceWatermark | None, told: pb.So
         offsets_behind=told.offsets_behind if told is not None and told.HasField("offsets_behind") else None,
         input_rows_per_second=told.input_rows_per_second if told is not None else None,
         processed_rows_per_second=told.processed_rows_per_second if told is not None else None,
+        partitions=partition_lags(told.end_offset, told.latest_offset) if told is not None else (),
     )

@@ -2,11 +2,11 @@
 separate one.
 """
 
-from statebed.maintain.cleanup import Garbage, RemovedFiles, collect_garbage, find_garbage
-from statebed.maintain.migration import Outdated, find_outdated, load_type, migrate_offline
+from statebed.maintain.cleanup import Garbage, RemovedFiles, find_garbage, remove_garbage
+from statebed.maintain.migration import OutdatedTable, find_outdated, load_type, migrate_offline
 from statebed.maintain.repair import RepairPlan, plan_repair, repair
 from statebed.maintain.rescale import rescale_offline
-from statebed.maintain.rewrite import Rewritten, TableRewrite, compact_offline
+from statebed.maintain.rewrite import RewriteResult, TableRewrite, compact_offline
 from statebed.maintain.savepoints import Savepoint, create_savepoint, drop_savepoint, list_savepoints, stop_job
 from statebed.maintain.tool_runs import DEFAULT_TIMEOUT_S, CommittedChange, Through, carry_out, is_over, whole_head
 
@@ -14,15 +14,14 @@ __all__ = [
     "DEFAULT_TIMEOUT_S",
     "CommittedChange",
     "Garbage",
-    "Outdated",
+    "OutdatedTable",
     "RemovedFiles",
     "RepairPlan",
-    "Rewritten",
+    "RewriteResult",
     "Savepoint",
     "TableRewrite",
     "Through",
     "carry_out",
-    "collect_garbage",
     "compact_offline",
     "create_savepoint",
     "drop_savepoint",
@@ -33,6 +32,7 @@ __all__ = [
     "load_type",
     "migrate_offline",
     "plan_repair",
+    "remove_garbage",
     "repair",
     "rescale_offline",
     "stop_job",

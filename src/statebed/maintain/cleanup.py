@@ -3,11 +3,11 @@
 import enum
 from dataclasses import dataclass
 
-from statebed.checkpoint import CheckpointLog, Collected
-from statebed.checkpoint.cleanup import Collector
+from statebed.checkpoint import CheckpointLog, CleanupResult
+from statebed.checkpoint.cleanup import Cleaner
 from statebed.checkpoint.open_run import RunOptions, prepare_opening
 from statebed.checkpoint.references import References
-from statebed.errors import CollectionError, FormatError, ProtocolError
+from statebed.errors import CleanupError, FormatError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.maintain.tool_runs import (
@@ -65,7 +65,7 @@ def find_garbage(log: CheckpointLog, *, grace_us: int = DEFAULT_READER_GRACE_US)
         except (ProtocolError, FormatError):
             if whole_head(log).nonce == head.nonce:
                 raise  # the log has not advanced in the meantime, so this is a real error
-    raise CollectionError(
+    raise CleanupError(
         f"the job committed {LOOKS} times while its objects were listed",
         where=f"job {log.job_id}, {log.store.url}",
         fix="try again, perhaps with a longer --grace",
@@ -82,13 +82,11 @@ def _find(log: CheckpointLog, grace_us: int) -> list[Garbage]:
         info.path: info.size for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in log.store.list(folder)
     }
     in_flight = [path for path in sizes if names.run_of_compaction(path) == head.run]
-    found = Collector(log, references).collect(
-        records, grace_us=grace_us, sweep=True, in_flight=in_flight, dry_run=True
-    )
+    found = Cleaner(log, references).clean_up(records, grace_us=grace_us, sweep=True, in_flight=in_flight, dry_run=True)
     return _listed(found, sizes, min_epoch=head.min_epoch)
 
 
-def collect_garbage(
+def remove_garbage(
     log: CheckpointLog,
     *,
     through: Through,
@@ -101,16 +99,16 @@ def collect_garbage(
     head, only_after = whole_head(log), None
     if through is Through.LIVE_RUN:
         if not is_over(log, head):
-            return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
+            return carry_out(log, pb.Request(cleanup=pb.CleanupRequest()), through=through, timeout_s=timeout_s)
         through, only_after = Through.IDLE_JOB, int(head.epoch)
     find_garbage(log, grace_us=grace_us)  # finds obstacles before a run is fenced
     run = own_run(log, grace_us=grace_us, only_after=only_after)
-    done = run.collect()
+    done = run.clean_up()
     end_run(run)
     return RemovedFiles(CommittedChange(run.number, run.number, through), len(done.records), done.objects)
 
 
-def _listed(found: Collected, sizes: dict[str, int], *, min_epoch: int) -> list[Garbage]:
+def _listed(found: CleanupResult, sizes: dict[str, int], *, min_epoch: int) -> list[Garbage]:
     paths = [(path, _reason(path, min_epoch)) for path in found.paths]
     paths += [(names.record(number), Reason.RECORD) for number in found.records]
     return [Garbage(path, sizes.get(path, 0), reason) for path, reason in paths]
@@ -124,7 +122,7 @@ def _reason(path: str, min_epoch: int) -> Reason:
 def _check_readable(log: CheckpointLog, damaged: frozenset[int], records: list[pb.CheckpointMetadata]) -> None:
     kept = sorted(number for number in damaged if number >= records[-1].min_epoch)
     if kept:
-        raise CollectionError(
+        raise CleanupError(
             f"nothing can be removed: the records {kept} are retained but cannot be read",
             where=f"job {log.job_id}, {log.store.url}",
             fix="see `statebed verify`; clean-up resumes on its own once these records expire",

@@ -16,7 +16,7 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import InputError, MigrationError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import register_schema
-from statebed.maintain.rewrite import OPTIONS, OnSubtask, Rewritten, commit_operators, rewrite
+from statebed.maintain.rewrite import OPTIONS, OnSubtask, RewriteResult, commit_operators, rewrite
 from statebed.maintain.tool_runs import own_run, whole_head
 from statebed.operators.labels import stored_label
 from statebed.state import CommitData, MigratableState, TableData, TableManager, TaskInfo, operator_entry
@@ -28,7 +28,7 @@ Types = Mapping[tuple[str, str], Any]
 
 
 @dataclass(frozen=True)
-class Outdated:
+class OutdatedTable:
     """A table that differs from the current definitions."""
 
     operator_id: str
@@ -42,7 +42,7 @@ class Outdated:
     """Version of the given type."""
 
 
-def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdated]:
+def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[OutdatedTable]:
     """Return the tables that a migration would rewrite. Reads only metadata. Raise if the stored versions cannot be
     migrated to the given types.
     """
@@ -73,14 +73,14 @@ def migrate_offline(
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
-) -> tuple[list[Outdated], Rewritten]:
+) -> tuple[list[OutdatedTable], RewriteResult]:
     """Rewrite all outdated tables in a separate run: first values, then columns, with one record each.
 
     See `own_run` for `only_after`.
     """
     found = find_outdated(log, types)
-    done = Rewritten(None)
-    values = {(one.operator_id, one.table) for one in found if one.versions}
+    done = RewriteResult(None)
+    values = {(outdated.operator_id, outdated.table) for outdated in found if outdated.versions}
     if values:
         run = own_run(log, only_after=only_after)
         done = _migrate_values(run, {key: kind for key, kind in (types or {}).items() if key in values})
@@ -92,7 +92,7 @@ def migrate_offline(
         if only_after is not None and done.changed is not None:
             only_after = done.changed.epoch
         rewritten = rewrite(log, columns, memory=memory, on_subtask=on_subtask, only_after=only_after)
-        done = Rewritten(rewritten.changed or done.changed, rewritten.tables)
+        done = RewriteResult(rewritten.changed or done.changed, rewritten.tables)
     return found, done
 
 
@@ -118,18 +118,20 @@ def load_type(text: str) -> Any:
 
 def _outdated(
     entry: pb.OperatorEntry, name: str, parts: list[pb.OperatorCheckpointMetadata], declared: Any
-) -> Outdated | None:
+) -> OutdatedTable | None:
     tables = [part.tables[name] for part in parts if name in part.tables]
     operator_id = entry.operator_id
     where = f"{stored_label(operator_id, entry.definition)}, table {name!r}"
     if tables[0].config.WhichOneof("kind") == "global_keyed":
         if declared is None:
             return None
-        stored = {table.config.state_version for table in tables if any(one.files for one in table.subtasks.values())}
+        stored = {
+            table.config.state_version for table in tables if any(subtask.files for subtask in table.subtasks.values())
+        }
         for version in stored:
             decoder(declared, stored=version, current=declared.VERSION, where=where)
         older = tuple(sorted(version for version in stored if version != declared.VERSION))
-        return Outdated(operator_id, name, versions=older, version=declared.VERSION) if older else None
+        return OutdatedTable(operator_id, name, versions=older, version=declared.VERSION) if older else None
     if declared is not None:
         raise MigrationError(
             f"the table {name!r} has columns, not values of a type", where=where, fix="leave out its type"
@@ -139,16 +141,16 @@ def _outdated(
         for part in table.subtasks.values():
             current = register_schema(part.schemas, file_schema(table.config))[0]
             files |= {file.path: int(file.size) for file in part.files if file.schema_id != current}
-    return Outdated(operator_id, name, len(files), sum(files.values())) if files else None
+    return OutdatedTable(operator_id, name, len(files), sum(files.values())) if files else None
 
 
-def _migrate_values(run: Run, types: Types) -> Rewritten:
+def _migrate_values(run: Run, types: Types) -> RewriteResult:
     """Read the values of global tables through their older types and store them as the current ones."""
     entries = []
     for stored in run.head.operators:
         mine = {table: kind for (operator, table), kind in types.items() if operator == stored.operator_id}
         entries.append(_migrated(run, stored, mine) if mine else stored)
-    return Rewritten(commit_operators(run, entries))
+    return RewriteResult(commit_operators(run, entries))
 
 
 def _migrated(run: Run, stored: pb.OperatorEntry, types: Mapping[str, Any]) -> pb.OperatorEntry:

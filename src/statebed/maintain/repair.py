@@ -12,7 +12,7 @@ from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, RollbackPol
 from statebed.checkpoint.open_run import markers, markers_in_folder
 from statebed.errors import NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.verification import Finding, ObjectKind, Trouble, Verification
+from statebed.inspect.verification import DamageKind, Finding, ObjectKind, Verification
 from statebed.inspect.verification.log_check import newest_record
 from statebed.maintain.tool_runs import CommittedChange, Through, end_run, own_run
 from statebed.protocol.records import data_epoch_of
@@ -53,16 +53,18 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
     gaps = [
         number
         for finding in verification.findings
-        if finding.kind is ObjectKind.RECORD and finding.trouble is Trouble.MISSING
+        if finding.kind is ObjectKind.RECORD and finding.trouble is DamageKind.MISSING
         for number in finding.epochs
     ]
     unpublished = _unpublishable(log, verification, records)
     for record in _candidates(records, head):
-        troubles = [one for one in verification.troubles_of(record.epoch) if one.kind is not ObjectKind.OUTBOX]
+        troubles = [
+            finding for finding in verification.troubles_of(record.epoch) if finding.kind is not ObjectKind.OUTBOX
+        ]
         if troubles or any(number in unpublished for number in _chain(records, record)):
             continue
         return _plan_for(log, verification, records, record, gaps=gaps)
-    for pin in sorted(head.pins, key=lambda one: -int(one.epoch)):
+    for pin in sorted(head.pins, key=lambda savepoint: -int(savepoint.epoch)):
         if not verification.troubles_of_savepoint(pin.savepoint):
             base = log.savepoint(pin)
             return _plan_for(log, verification, records, base, gaps=gaps, savepoint=pin.savepoint)
@@ -127,7 +129,7 @@ def _plan_for(
         lost_rows=None if any(number not in records for number in lost) else rows,
         published={number: sinks for number, sinks in published.items() if sinks},
         forgotten=tuple(number for number in sorted(records) if gaps and number < max(gaps)),
-        remaining=tuple(one for one in verification.findings if base.epoch not in one.epochs),
+        remaining=tuple(finding for finding in verification.findings if base.epoch not in finding.epochs),
     )
 
 
@@ -139,9 +141,11 @@ def _candidates(
     chain = list(_chain(records, head))
     yield from (records[number] for number in chain if number != head.epoch)
     others = [
-        one for number, one in records.items() if number not in chain and one is not head and one.kind == pb.EPOCH
+        record
+        for number, record in records.items()
+        if number not in chain and record is not head and record.kind == pb.EPOCH
     ]
-    yield from sorted(others, key=lambda one: (one.lineage != head.lineage, -one.epoch))
+    yield from sorted(others, key=lambda record: (record.lineage != head.lineage, -record.epoch))
 
 
 def _chain(records: Mapping[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata) -> Iterator[int]:
@@ -156,8 +160,8 @@ def _unpublishable(
     log: CheckpointLog, verification: Verification, records: Mapping[int, pb.CheckpointMetadata]
 ) -> set[int]:
     """Return the epochs that a sink has not published yet and whose output is damaged. They must be processed again."""
-    outbox = [one for one in verification.findings if one.kind is ObjectKind.OUTBOX]
-    damaged = {number for one in outbox for number in one.epochs if number in records}
+    outbox = [finding for finding in verification.findings if finding.kind is ObjectKind.OUTBOX]
+    damaged = {number for finding in outbox for number in finding.epochs if number in records}
     return {
         number
         for number in damaged

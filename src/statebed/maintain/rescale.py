@@ -73,16 +73,16 @@ def reassigned(parts: Parts, task: TaskInfo, epoch: int) -> pb.OperatorCheckpoin
     )
     for name in sorted({name for part in parts.values() for name in part.tables}):
         stored = list(parts_of(parts, name).values())
-        versions = {one.config.state_version for one in stored if one.part.files}
+        versions = {part.config.state_version for part in stored if part.part.files}
         if len(versions) > 1:
             raise MigrationError(
                 f"the table {name!r} has values of several versions: {sorted(versions)}",
                 where=task.where,
                 fix="run `statebed migrate` to bring them to one version, then rescale",
             )
-        live = LiveFiles.restore([one.part for one in stored], owned=task.owned)
+        live = LiveFiles.restore([part.part for part in stored], owned=task.owned)
         table = metadata.tables[name]
-        table.config.CopyFrom(next((one.config for one in stored if one.part.files), stored[0].config))
+        table.config.CopyFrom(next((part.config for part in stored if part.part.files), stored[0].config))
         table.subtasks[task.subtask_index].CopyFrom(
             pb.TableSubtaskCheckpointMetadata(
                 subtask_index=task.subtask_index,

@@ -40,7 +40,7 @@ class TableRewrite:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewriteResult:
     """Rewritten tables; `changed` is None if nothing needed to be rewritten."""
 
     changed: CommittedChange | None
@@ -55,12 +55,12 @@ def compact_offline(
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
-) -> Rewritten:
+) -> RewriteResult:
     """Compact all files of a job's tables, or the selected ones, in a separate run; see `own_run` for `only_after`."""
     head = whole_head(log)
     chosen = choose_tables(log, head, operator=operator, table=table)
     if not _is_worth_it(log, head, chosen):
-        return Rewritten(None)
+        return RewriteResult(None)
     return rewrite(log, chosen, memory=memory, on_subtask=on_subtask, only_after=only_after)
 
 
@@ -71,7 +71,7 @@ def rewrite(
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
-) -> Rewritten:
+) -> RewriteResult:
     """Compact all files of these tables, given by operator, and commit the result as one record."""
     run = own_run(log, only_after=only_after)
     entries: list[pb.OperatorEntry] = []
@@ -85,7 +85,7 @@ def rewrite(
             entry.CopyFrom(stored)
             for reference in entry.subtasks if entry.operator_id in chosen else ():
                 before = fetch_subtask(run.store, reference)
-                after = _merged(run, reference, before, sorted(chosen[entry.operator_id]), tiers)
+                after = _compacted(run, reference, before, sorted(chosen[entry.operator_id]), tiers)
                 tables += _compared(before, after)
                 if after is not before:
                     reference.CopyFrom(store_subtask(run.store, after))
@@ -97,8 +97,8 @@ def rewrite(
             entries.append(entry)
     if not wrote:
         end_run(run)
-        return Rewritten(None)
-    return Rewritten(commit_operators(run, entries), tuple(_summed(tables)))
+        return RewriteResult(None)
+    return RewriteResult(commit_operators(run, entries), tuple(_summed(tables)))
 
 
 def commit_operators(
@@ -182,7 +182,7 @@ def _manager(
     )
 
 
-def _merged(
+def _compacted(
     run: Run,
     reference: pb.SubtaskReference,
     stored: pb.OperatorCheckpointMetadata,
@@ -192,7 +192,7 @@ def _merged(
     """Return the subtask's metadata after compaction, or the same object if nothing was compacted."""
     index = stored.subtask_index
     with _manager(run.store, run.head, reference, stored, tiers) as manager:
-        edits = manager.merge_apart(*tables, run=run.number, most_bytes=None)
+        edits = manager.compact_to_edits(*tables, run=run.number, most_bytes=None)
     parts, applied = edited({index: stored}, [edit.to_bytes() for edit in edits])
     if not applied:
         return stored
@@ -228,10 +228,10 @@ def _summed(tables: Sequence[TableRewrite]) -> list[TableRewrite]:
         TableRewrite(
             operator_id,
             table,
-            files_before=sum(one.files_before for one in some),
-            files_after=sum(one.files_after for one in some),
-            bytes_before=sum(one.bytes_before for one in some),
-            bytes_after=sum(one.bytes_after for one in some),
+            files_before=sum(subtask.files_before for subtask in rewrites),
+            files_after=sum(subtask.files_after for subtask in rewrites),
+            bytes_before=sum(subtask.bytes_before for subtask in rewrites),
+            bytes_after=sum(subtask.bytes_after for subtask in rewrites),
         )
-        for (operator_id, table), some in sorted(groups.items())
+        for (operator_id, table), rewrites in sorted(groups.items())
     ]

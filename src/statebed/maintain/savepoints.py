@@ -47,7 +47,7 @@ def drop_savepoint(
 def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
     """Return the savepoints of the newest record, sorted by epoch."""
     found = []
-    for pin in sorted(whole_head(log).pins, key=lambda one: (one.epoch, one.savepoint)):
+    for pin in sorted(whole_head(log).pins, key=lambda savepoint: (savepoint.epoch, savepoint.savepoint)):
         made_in = names.epoch_of(pin.path) or 0
         try:
             finished, problem = int(log.savepoint(pin).finish_time_us), ""

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, Retention, RollbackPolicy, Run, RunOptions
-from statebed.checkpoint.requests import ask_live_run
+from statebed.checkpoint.requests import send_request
 from statebed.checkpoint.run_status import put_end
 from statebed.errors import CorruptRecordError, FencedError, JobNotFoundError, OpenContentionError, RequestTimeoutError
 from statebed.format import checkpoint_pb2 as pb
@@ -83,7 +83,7 @@ def carry_out(
             OpenContentionError, FencedError
         ):  # a run has started in the meantime and gets the request
             return _with(own_run(log, only_after=head.epoch), request, Through.IDLE_JOB)
-    answer = ask(log, request, head=whole_head(log), timeout_s=timeout_s)
+    answer = _send(log, request, head=whole_head(log), timeout_s=timeout_s)
     return CommittedChange(int(answer.epoch), int(answer.run), through)
 
 
@@ -107,18 +107,18 @@ def end_run(run: Run) -> None:
 
 
 def _with(run: Run, request: pb.Request, through: Through) -> CommittedChange:
-    run.ask(request)
+    run.add_request(request)
     record = run.commit(run.carry_over(pb.STOPPED))
     return CommittedChange(int(record.epoch), int(record.run), through)
 
 
-def ask(log: CheckpointLog, request: pb.Request, *, head: pb.CheckpointMetadata, timeout_s: float) -> pb.Answer:
+def _send(log: CheckpointLog, request: pb.Request, *, head: pb.CheckpointMetadata, timeout_s: float) -> pb.Answer:
     """Send a request to the live run. On a timeout, explain the possible causes."""
     report = newest_run(log, head, now_us=log.environment.now_us())
     is_silent = report.state is RunState.VANISHED
     waited_s = min(timeout_s, SILENT_TIMEOUT_S) if is_silent else timeout_s
     try:
-        return ask_live_run(log.store, request, timeout_s=waited_s, environment=log.environment)
+        return send_request(log.store, request, timeout_s=waited_s, environment=log.environment)
     except RequestTimeoutError as error:
         age_s = max(0, log.environment.now_us() - head.finish_time_us) // 1_000_000
         why = f"run {report.run} vanished: {report.what}" if is_silent else "it may be busy with an epoch"

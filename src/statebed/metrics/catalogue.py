@@ -71,6 +71,12 @@ _DECLARED = (
         (*JOB, "source"),
         "offsets of a source not yet read after the newest batch, if the source reports them",
     ),
+    Metric(
+        "statebed_source_partition_offsets_behind",
+        _GAUGE,
+        (*JOB, "source", "topic", "partition"),
+        "offsets of a partition of a Kafka topic not yet read after the newest batch",
+    ),
     Metric("statebed_epoch", _GAUGE, JOB, "number of the newest committed epoch"),
     Metric("statebed_retained_epochs", _GAUGE, JOB, "number of epochs from the oldest retained one to the newest"),
     Metric("statebed_savepoints", _GAUGE, JOB, "number of savepoints"),

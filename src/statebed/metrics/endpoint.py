@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH:
             self.send_error(HTTPStatus.NOT_FOUND, explain=f"metrics are served at {PATH}")
             return
-        body = exposition(one for job in self.jobs() for one in job.samples()).encode()
+        body = exposition(sample for job in self.jobs() for sample in job.samples()).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", CONTENT_TYPE)
         self.send_header("Content-Length", str(len(body)))

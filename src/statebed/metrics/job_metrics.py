@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.run_states import RunReport
+from statebed.inspect.sources import partition_lags
 from statebed.metrics.catalogue import DURATION_BUCKETS, TIERS
 from statebed.metrics.samples import Distribution, Labels, Sample
 
@@ -26,7 +27,7 @@ class Event(enum.Enum):
     RETRY = "retry"
     FAILURE = "failure"
     FENCED = "fenced"
-    COLLECTION_FAILURE = "collection_failure"
+    CLEANUP_FAILURE = "collection_failure"
 
 
 class JobMetrics:
@@ -79,6 +80,9 @@ class JobMetrics:
         for source in sources:
             if source.HasField("offsets_behind"):
                 found["statebed_source_offsets_behind", (self.job, source.source)] = source.offsets_behind
+            for lag in partition_lags(source.end_offset, source.latest_offset):
+                labels = (self.job, source.source, lag.topic, str(lag.partition))
+                found["statebed_source_partition_offsets_behind", labels] = lag.behind
         with self._lock:
             self._of_run = found
 
@@ -142,7 +146,7 @@ class JobMetrics:
         self._set("statebed_parallelism", to=record.parallelism)
         self._set("statebed_last_commit_timestamp_seconds", to=record.finish_time_us / _MICROS)
         for entry in record.operators:
-            marks = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+            marks = [input_.watermark_us for input_ in entry.inputs if input_.HasField("watermark_us")]
             if marks and not entry.retired:
                 self._set("statebed_watermark_timestamp_seconds", entry.operator_id, to=min(marks) / _MICROS)
         for source in record.sources:

@@ -106,9 +106,9 @@ class Telemetry:
     def _reader(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:
         def read(_options: Any) -> Iterator[Any]:
             for job in list(dict.fromkeys(self._jobs)):
-                for one in job.samples():
-                    if isinstance(one, Sample) and one.metric == metric.name:
-                        yield self._sdk.observation(one.value, dict(zip(metric.labels, one.labels, strict=True)))
+                for sample in job.samples():
+                    if isinstance(sample, Sample) and sample.metric == metric.name:
+                        yield self._sdk.observation(sample.value, dict(zip(metric.labels, sample.labels, strict=True)))
 
         return read
 

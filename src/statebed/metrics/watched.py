@@ -67,4 +67,4 @@ class WatchedJobs:
         for name in job_names(self._store):
             if name not in self._jobs:
                 self._jobs[name] = WatchedJob(CheckpointLog(ScopedStore(self._store, name), name))
-        return exposition(one for name in sorted(self._jobs) for one in self._jobs[name].look().samples())
+        return exposition(sample for name in sorted(self._jobs) for sample in self._jobs[name].look().samples())

@@ -91,7 +91,7 @@ class Aggregation:
     @cached_property
     def late_input(self) -> Input:
         """Input without the columns that aggregates read: the columns of late rows."""
-        shown = [*self.keys, *(one for one in self.late_columns if one.name not in self.key_names)]
+        shown = [*self.keys, *(column for column in self.late_columns if column.name not in self.key_names)]
         return Input("input", pa.schema(shown), tuple(self.key_names), self.changes)
 
     def without_late_columns(self) -> Self:

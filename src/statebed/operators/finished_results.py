@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from statebed.aggregates.accumulator_choice import Function
 from statebed.aggregates.accumulators import UserAggregate, check_user_aggregate, user_description
 from statebed.aggregates.aggregate import BoundAggregate, bound_from_description
+from statebed.aggregates.declaration import USER_DEFINED
 from statebed.arrays.columns import int64_values
 from statebed.arrays.row_numbers import Numbering
 from statebed.arrays.sort_order import order_by
@@ -26,7 +26,7 @@ from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.labels import stored_label
 from statebed.operators.operator import MAIN
-from statebed.operators.updating.aggregate import GROUPS, UpdatingAggregate
+from statebed.operators.updating.aggregate import GROUPS, Elements, UpdatingAggregate
 from statebed.operators.updating.top_n import ROW_TIME, ROWS, STANDING, TopN
 from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows.aggregate import PARTIALS, WindowAggregate
@@ -68,13 +68,16 @@ class Results(Protocol):
     def in_time_order(self) -> bool:
         """Whether rows must be passed in time order."""
 
-    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yield the results of the rows of one subtask, passed in pieces with all columns of the table's files."""
+    def finish(self, pieces: Iterable[pa.Table], elements: Elements) -> Iterator[pa.Table]:
+        """Yield the results of the rows of one subtask, passed in pieces with all columns of the table's files.
+
+        `elements` reads other tables of the operator.
+        """
 
 
 @dataclass(frozen=True)
 class RowResults:
-    """Results of tables in which one row holds the whole state of its key."""
+    """Results of tables in which one row holds the state of its key, without values that are in tables of elements."""
 
     operator: UpdatingAggregate | SessionAggregate | TopN
 
@@ -94,8 +97,12 @@ class RowResults:
     def in_time_order(self) -> bool:
         return False
 
-    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        return (self.operator.finished(rows) for rows in pieces)
+    def finish(self, pieces: Iterable[pa.Table], elements: Elements) -> Iterator[pa.Table]:
+        for rows in pieces:
+            if isinstance(self.operator, UpdatingAggregate):
+                yield from self.operator.finished(rows, elements)
+            else:
+                yield self.operator.finished(rows)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class WindowResults:
     def in_time_order(self) -> bool:
         return True
 
-    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def finish(self, pieces: Iterable[pa.Table], elements: Elements) -> Iterator[pa.Table]:  # noqa: ARG002 - panes hold all
         """Yield the results of each window as soon as all its panes have been read; panes of incomplete windows are
         buffered.
         """
@@ -204,8 +211,8 @@ def _top_n(stored: StoredTable, described: dict[str, Any], users: UserAggregates
 
 def _aggregation(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> dict[str, Any]:
     changes = Changes(described["changes"])
-    aggregates = [_bound(one, changes, users, stored) for one in described["aggregates"]]
-    _check_all_used(users, [one.name for one in aggregates if one.user is not None], stored)
+    aggregates = [_bound(aggregate, changes, users, stored) for aggregate in described["aggregates"]]
+    _check_all_used(users, [aggregate.name for aggregate in aggregates if aggregate.user is not None], stored)
     return {
         "operator_id": stored.operator_id,
         "keys": tuple(key.remove_metadata() for key in stored.keys if key.name != EVERYTHING.name),
@@ -223,8 +230,8 @@ def _bound(
     description: list[float | str], changes: Changes, users: UserAggregates, stored: StoredTable
 ) -> BoundAggregate:
     name, function = str(description[0]), description[1]
-    user = users.get(name) if function == Function.USER_DEFINED.value else None
-    if function == Function.USER_DEFINED.value:
+    user = users.get(name) if function == USER_DEFINED else None
+    if function == USER_DEFINED:
         _check_user(name, description, user, stored)
     return bound_from_description(description, changelog=changes is Changes.CHANGELOG, user=user)
 

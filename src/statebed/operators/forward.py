@@ -14,12 +14,12 @@ from statebed.format import names
 from statebed.format.stream_schema import Input, Output
 from statebed.operators.input_rows import gathered, in_total_order, without_routing
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
-from statebed.state import Combine, TableConfig
+from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
+from statebed.state import TableConfig
 
 
 @dataclass(frozen=True)
-class Forward:
+class Forward(OperatorBase):
     """Definition of the pass-through operator."""
 
     operator_id: str
@@ -40,10 +40,6 @@ class Forward:
     def tables(self) -> Mapping[str, TableConfig]:
         return {}
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         columns = [[field.name, str(field.type)] for field in self.input.columns]
@@ -56,15 +52,3 @@ class Forward:
             {MAIN: in_total_order(given)},
             rows_in=rows.num_rows,
         )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        return watermark_us
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - nothing waits here
-        return False
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us

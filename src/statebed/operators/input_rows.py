@@ -89,7 +89,7 @@ def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa
 
 
 @dataclass(frozen=True)
-class Admitted:
+class AdmittedRows:
     """Rows of one input, split by a watermark."""
 
     rows: pa.Table
@@ -101,13 +101,13 @@ class Admitted:
         return int(self.rows.num_rows + self.late.num_rows)
 
 
-def admit(rows: pa.Table, late_us: int | None) -> Admitted:
+def admit(rows: pa.Table, late_us: int | None) -> AdmittedRows:
     """Split off late rows: those without an event time, or with one at or before the watermark `late_us`."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     admitted = timed if late_us is None else timed & (times > late_us)
     if admitted.all():
-        return Admitted(rows, rows.slice(0, 0))
-    return Admitted(filtered(rows, admitted), filtered(rows, ~admitted))
+        return AdmittedRows(rows, rows.slice(0, 0))
+    return AdmittedRows(filtered(rows, admitted), filtered(rows, ~admitted))
 
 
 def late_output(one: Input) -> Output:
@@ -155,10 +155,10 @@ def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
     flat = [field.name for field in rows.schema if is_sortable(field.type) and not pa.types.is_nested(field.type)]
     leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
     order = [*leading, *(name for name in flat if name not in leading)]
-    return _told_apart(rows.take(sort_indices(rows, order)), order)
+    return _sort_ties(rows.take(sort_indices(rows, order)), order)
 
 
-def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
+def _sort_ties(rows: pa.Table, order: Sequence[str]) -> pa.Table:
     """Order sorted rows that tie in the columns `order` by the remaining differences: signs of zeros, NaN bits, nested
     values.
     """

@@ -18,7 +18,7 @@ from statebed.arrays.sort_order import Integers, OrderBy, sorted_by, total_keys,
 from statebed.errors import InputError
 from statebed.format.schema import KEY_HASH, TIME, check_user_columns
 from statebed.format.stream_schema import WEIGHT, Input
-from statebed.operators.input_rows import Admitted, admit, filtered
+from statebed.operators.input_rows import AdmittedRows, admit, filtered
 from statebed.operators.time_to_live import TimeToLive, by_event_time
 
 EVERYTHING = pa.field("_everything", pa.bool_())
@@ -47,14 +47,14 @@ def check_input(one: Input, *, where: str) -> None:
         check_key_type(one.columns.field(name))
 
 
-def admit_untimed(rows: pa.Table, late_us: int | None) -> Admitted:
+def admit_untimed(rows: pa.Table, late_us: int | None) -> AdmittedRows:
     """Split off late rows; rows without an event time are never late."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     late = np.zeros(rows.num_rows, dtype=np.bool_) if late_us is None else timed & (times <= late_us)
-    return Admitted(filtered(rows, ~late), filtered(rows, late))
+    return AdmittedRows(filtered(rows, ~late), filtered(rows, late))
 
 
-def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) -> Admitted:
+def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) -> AdmittedRows:
     """Split off late rows for continuously updated results: no window closes, so without a time to live no row is late.
 
     With a time to live by event time, a row is late if its state would expire immediately, or if it has no event time.

@@ -10,7 +10,7 @@ from typing import Any
 from statebed.errors import StatebedError
 from statebed.operators.window_definition import SessionWindow, Window
 
-_DEFAULTS = "window|top|over|aggregate|deduplicate|process|join|forward"
+_DEFAULTS = "window|top|over|aggregate|deduplicate|changelog|process|join|lookup|forward"
 _GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}})?")
 """Pattern of generated names: a kind, followed by a digest of the definition."""
 _METHODS = {
@@ -21,11 +21,13 @@ _METHODS = {
     "updating_aggregate": "key_by({parts}).agg",
     "top_n": "key_by({parts}).top",
     "deduplicate": "deduplicate({parts})",
+    "change_events": "changelog(key={parts})",
     "process": "key_by({parts}).process",
     "interval_join": "join(on={parts})",
     "window_join": "join(on={parts})",
     "as_of_join": "join(on={parts})",
     "updating_join": "join(on={parts})",
+    "lookup_join": "lookup(on={parts})",
     "forward": "the rows of a source",
 }
 """Method that creates an operator, by the kind in its definition."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.stream_schema import Input, Output
-from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView
+from statebed.state import Combine, GlobalKeyedView, KeyedView, TableConfig, TimeKeyedView
 
 MAIN = ""
 """Name of the main output, on which a stream continues."""
@@ -96,6 +96,8 @@ class Tables(Protocol):
 
     def get_time_keyed(self, name: str) -> TimeKeyedView: ...
 
+    def get_global_keyed_state(self, name: str) -> GlobalKeyedView[Any, Any]: ...
+
 
 class Operator(Protocol):
     """Stateful operator. Implementations are frozen, picklable dataclasses without mutable state or a dependency on
@@ -151,30 +153,55 @@ class ResultsInState(Protocol):
         """Yield the results in the state, as insertions of the main output."""
 
 
+class OperatorBase:
+    """Defaults of operators that emit results with the time of their input rows, and only when rows arrive."""
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        """See `Operator.combines`."""
+        return {}
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """See `Operator.output_watermark`."""
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no result
+        """See `Operator.is_due`."""
+        return False
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        """See `Operator.closing_watermark`."""
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        """See `Operator.latest_result`."""
+        return event_time_us
+
+
 @runtime_checkable
-class Upgrading(Protocol):
+class UpgradableOperator(Protocol):
     """Operator whose tables had another layout in earlier versions."""
 
     @property
-    def earlier_tables(self) -> Mapping[str, TableConfig]:
-        """Configurations of the earlier tables by name."""
+    def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
+        """Configurations of the earlier tables by name, the newest version first."""
 
     def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:
         """Write the rows of a table of an earlier version to the current tables."""
 
 
-def earlier_tables(operator: Operator) -> Mapping[str, TableConfig]:
+def earlier_tables(operator: Operator) -> Mapping[str, Sequence[TableConfig]]:
     """Return the tables of an operator as earlier versions stored them; empty if they never changed."""
-    return operator.earlier_tables if isinstance(operator, Upgrading) else {}
+    return operator.earlier_tables if isinstance(operator, UpgradableOperator) else {}
 
 
-def upgrade_state(operator: Operator, manager: "Upgradable", clock: Clock) -> None:
+def upgrade_state(operator: Operator, manager: "UpgradableTables", clock: Clock) -> None:
     """Convert state of an operator that an earlier version stored, before its first step."""
-    if isinstance(operator, Upgrading):
+    if isinstance(operator, UpgradableOperator):
         manager.upgrade(lambda name, view: operator.upgrade(name, view, manager, clock))
 
 
-class Upgradable(Tables, Protocol):
+class UpgradableTables(Tables, Protocol):
     """Tables of a subtask, some of which may be stored in an earlier layout; implemented by TableManager."""
 
     def upgrade(self, move: Callable[[str, KeyedView], None]) -> None: ...

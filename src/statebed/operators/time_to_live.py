@@ -30,7 +30,7 @@ def time_to_live(span: Duration | None, clock: TimeToLiveClock | str = TimeToLiv
     """Build a time to live from a span such as '1 day' and a clock, 'event_time' or 'epoch_time'; None if no span."""
     if isinstance(clock, str):
         if clock.upper() not in TimeToLiveClock.__members__:
-            known = [one.lower() for one in TimeToLiveClock.__members__]
+            known = [member.lower() for member in TimeToLiveClock.__members__]
             raise InputError(f"`ttl_clock` must be one of {known}, got {clock!r}", fix=f"use one of {known}")
         clock = TimeToLiveClock[clock.upper()]
     return None if span is None else TimeToLive(parse_duration(span), clock)
@@ -69,8 +69,9 @@ def multiset_config(
     values: Sequence[pa.Field],
     *,
     ttl: TimeToLive | None,
+    expires_with: str | None = None,
 ) -> TableConfig:
-    """Return the configuration of a multiset table whose rows have this time to live."""
+    """Return the configuration of a multiset table whose rows have this time to live, or expire with another table."""
     return multiset_table_config(
         name,
         description,
@@ -79,6 +80,7 @@ def multiset_config(
         pa.schema([*keys, *elements, *values]),
         ttl=None if ttl is None else dt.timedelta(microseconds=ttl.span_us),
         ttl_clock=TimeToLiveClock.EVENT_TIME if ttl is None else ttl.clock,
+        expires_with=expires_with,
     )
 
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from statebed.arrays.canonical_order import is_sortable, sortable
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
-from statebed.arrays.key_hash import is_key_type, normalise_key
+from statebed.arrays.grouping import group_rows
+from statebed.arrays.key_hash import hash_columns, is_key_type, normalise_key
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Input, weights_of
@@ -31,7 +32,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Touched:
+class TouchedKeys:
     """Distinct keys of the rows of an epoch; a join without key columns has one key."""
 
     keys: Sequence[pa.Array]
@@ -79,12 +80,22 @@ class ChangedRows:
 
 
 @dataclass(frozen=True)
+class ArrivedRows:
+    """Rows that were not there before, with their distinct keys."""
+
+    touched: TouchedKeys
+    rows: ChangedRows
+
+
+@dataclass(frozen=True)
 class WeightedTable:
     """Table of one side."""
 
     name: str
     one: Input
     ttl: TimeToLive | None
+    expires_with: str | None = None
+    """Table whose rows delete those of their key here when they expire."""
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -118,7 +129,9 @@ class WeightedTable:
     def config(self) -> TableConfig:
         weights = [*(self._stored(name) for name in self._encoded), pa.field(WEIGHT, pa.int64(), nullable=False)]
         description = f"rows of {self.one.name} by key, with their weights"
-        return multiset_config(self.name, description, self.keys, self.elements, weights, ttl=self.ttl)
+        return multiset_config(
+            self.name, description, self.keys, self.elements, weights, ttl=self.ttl, expires_with=self.expires_with
+        )
 
     @cached_property
     def _encoded(self) -> list[str]:
@@ -140,7 +153,7 @@ class WeightedTable:
 
     # ---- what an epoch changes -----------------------------------------------------------------------------------
 
-    def changed(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers) -> ChangedRows:
+    def changed(self, view: KeyedView, touched: TouchedKeys, new: pa.Table, places: Integers) -> ChangedRows:
         """Return the changes that rows of an epoch make; `places` are the positions of their keys among the touched
         keys.
         """
@@ -175,7 +188,7 @@ class WeightedTable:
         if len(gone):
             view.delete(taken(changed.elements, gone))
 
-    def pages(self, view: KeyedView, touched: Touched, places: Integers) -> Iterator[WeightedRows]:
+    def pages(self, view: KeyedView, touched: TouchedKeys, places: Integers) -> Iterator[WeightedRows]:
         """Yield all stored rows of the keys at `places`, ascending by key."""
         for page in view.elements(self._group_keys(touched, places)):
             at, found = places[page.groups], page.rows
@@ -191,12 +204,30 @@ class WeightedTable:
 
     def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
         """Return which rows are among the changed ones."""
-        both = pa.concat_tables([one.select(self.values) for one in (rows.rows, changed.rows)])
+        both = pa.concat_tables([part.select(self.values) for part in (rows.rows, changed.rows)])
         grouping = group_equal(both, np.concatenate([rows.places, changed.places]))
         is_changed = np.arange(both.num_rows) >= len(rows.places)
         return grouping.any(is_changed)[grouping.group_of_rows()][: len(rows.places)]
 
-    def counts(self, view: KeyedView, touched: Touched, places: Integers, limits: Integers) -> Integers:
+    def arrived(self, stored: pa.Table, touched: TouchedKeys | None = None) -> "ArrivedRows":
+        """Return rows of the state table as if they had just arrived, with their keys unless these are given."""
+        keys = [one_chunk(stored[name]) for name in self.one.keys]
+        places = np.zeros(stored.num_rows, dtype=np.int64)
+        if touched is None:
+            hashes = hash_columns(keys) if keys else np.zeros(stored.num_rows, dtype=np.uint64)
+            grouping = group_rows(places, hashes, keys)
+            firsts, places = from_numpy(grouping.first_rows, pa.int64()), grouping.group_of_rows()
+            touched = TouchedKeys([key.take(firsts) for key in keys], grouping.groups)
+        order = np.argsort(places, kind="stable")
+        stored, places = taken(stored, order), places[order]
+        columns = {name: one_chunk(stored[self._stored(name).name]) for name in self.schema.names}
+        rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+        weights = int64_values(stored[WEIGHT])
+        elements = stored.select([field.name for field in (*self.keys, *self.elements)])
+        changed = ChangedRows(rows, elements, places, np.zeros_like(weights), weights, 0)
+        return ArrivedRows(touched, changed)
+
+    def counts(self, view: KeyedView, touched: TouchedKeys, places: Integers, limits: Integers) -> Integers:
         """Count the distinct stored rows of the keys at `places`; counting stops once it exceeds the limits."""
         return view.count_elements(self._group_keys(touched, places), limits)
 
@@ -211,7 +242,7 @@ class WeightedTable:
         """Write the rows of a table of an earlier version."""
         keys, values, weights = self.lists.rows(lists, clock)
         places = np.arange(keys.num_rows, dtype=np.int64)
-        touched = Touched([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
+        touched = TouchedKeys([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
         columns = {**{name: keys[name] for name in self.one.keys}, **{name: values[name] for name in self.values}}
         rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
         elements = self._element_keys(touched, rows, places)
@@ -219,12 +250,12 @@ class WeightedTable:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _group_keys(self, touched: Touched, places: Integers) -> pa.Table:
+    def _group_keys(self, touched: TouchedKeys, places: Integers) -> pa.Table:
         indices = from_numpy(places, pa.int64())
         arrays = [key.take(indices) for key in touched.keys] or [pa.nulls(len(places), self.keys[0].type)]
         return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
 
-    def _element_keys(self, touched: Touched, rows: pa.Table, places: Integers) -> pa.Table:
+    def _element_keys(self, touched: TouchedKeys, rows: pa.Table, places: Integers) -> pa.Table:
         """Return the keys of rows in the state table."""
         groups = self._group_keys(touched, places)
         columns = [one_chunk(rows[name]) for name in self.values if name not in self._encoded]

@@ -115,6 +115,10 @@ class Window:
             return watermark_us - (watermark_us - self.offset_us) % self.slide_us
         return self.first_open(watermark_us) - self.slide_us + self.width_us
 
+    def closes_between(self, before_us: int | None, after_us: int) -> bool:
+        """Return whether a watermark closes windows that the previous one left open."""
+        return before_us is None or self.last_closed_end(after_us) > self.last_closed_end(before_us)
+
     def next_end(self, watermark_us: int) -> int:
         """Return the earliest end of a window that is open at the watermark."""
         return self.last_closed_end(watermark_us) + self.slide_us

@@ -1,28 +1,23 @@
-"""Diagrams of graphs as SVG text: boxes in columns from left to right, with arrows between them.
+"""Diagrams of graphs as SVG text that stands alone: boxes with texts, and arrows between them (`graph_layout`).
 
-No font is measured: text widths are estimated generously, and long lines are wrapped. An arrow that spans several
-columns gets a separate lane in each of them, so that it crosses no box.
+No font is measured: text widths are estimated generously, and long lines are wrapped.
 """
 
 import enum
-import itertools
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from statebed.present.colours import BOXES
+from statebed.present.graph_layout import ArrowRoute, LayoutNode, Rectangle, Spacing, laid_out
 
 _FONT = 12.5
 _LINE = 17.0
 _TITLE = 15.0
 _MARGIN = 20.0
 _PADDING = 12.0
-_GAP = 76.0
-"""Gap between columns, for arrows."""
-_SPACE = 22.0
-"""Space between boxes of a column."""
-_LANE = 8.0
+_SPACING = Spacing(gap=76.0, space=22.0, left=_MARGIN, top=_MARGIN + _LINE * 2)
 _WIDEST = 250.0
 _MOST_LINES = 4
 """Maximum number of lines of a text; longer ones are clipped."""
@@ -85,42 +80,18 @@ class Arrow:
     is_changelog: bool = False
 
 
-@dataclass
-class _Cell:
-    """A box or a lane of an arrow in its column."""
-
-    column: int
-    height: float
-    lines: tuple[tuple[str, bool], ...] = ()
-    """Lines of text, each with whether it begins a text."""
-    box: DrawnBox | None = None
-    x: float = 0.0
-    y: float = 0.0
-
-    @property
-    def middle(self) -> float:
-        return self.y + self.height / 2
+Line = tuple[str, bool]
+"""A line of text, and whether it begins a text."""
 
 
 def drawn(title: str, boxes: Sequence[DrawnBox], arrows: Sequence[Arrow]) -> str:
     """Render the diagram as SVG text."""
-    cells = [_cell(box) for box in boxes]
-    ways = [_way(cells, arrow) for arrow in arrows]
-    columns = [[cell for cell in cells if cell.column == one] for one in range(max(box.column for box in boxes) + 1)]
-    widths = [max((_width(cell) for cell in column), default=0.0) for column in columns]
-    _order(columns, ways)
-    top = _MARGIN + _LINE * 2
-    tallest = max(_height(column) for column in columns)
-    x = _MARGIN
-    for column, width in zip(columns, widths, strict=True):
-        y = top + (tallest - _height(column)) / 2
-        for cell in column:
-            cell.x, cell.y = x, y
-            y += cell.height + _SPACE
-        x += width + _GAP
-    width = max(x - _GAP + _MARGIN, _text_width(title, _TITLE) + 2 * _MARGIN)
+    lines = [tuple(_lines(box)) for box in boxes]
+    nodes = [LayoutNode(box.column, _width(box, own), _height(own)) for box, own in zip(boxes, lines, strict=True)]
+    layout = laid_out(nodes, [(arrow.start, arrow.end) for arrow in arrows], _SPACING)
+    width = max(layout.right + _MARGIN, _text_width(title, _TITLE) + 2 * _MARGIN)
     has_changelog = any(arrow.is_changelog for arrow in arrows)
-    height = top + tallest + _MARGIN + (_LINE if has_changelog else 0.0)
+    height = layout.bottom + _MARGIN + (_LINE if has_changelog else 0.0)
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
@@ -134,113 +105,49 @@ def drawn(title: str, boxes: Sequence[DrawnBox], arrows: Sequence[Arrow]) -> str
         f'<rect class="sb-card" x="0.5" y="0.5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="10"/>',
         _text(title, _MARGIN, _MARGIN + _TITLE, "sb-name"),
     ]
-    entries = _entries(arrows, ways)
-    for number, (arrow, way) in enumerate(zip(arrows, ways, strict=True)):
-        parts += _line(arrow, way, widths, entries[number])
-    for cell in cells:
-        if cell.box is not None:
-            parts += _box(cell, cell.box, widths[cell.column])
+    for arrow, route in zip(arrows, layout.routes, strict=True):
+        parts += _line(arrow, route)
+    for box, own, place in zip(boxes, lines, layout.boxes, strict=True):
+        parts += _box(box, own, place)
     if has_changelog:
         legend = "dashed: a changelog of insertions and retractions"
         parts.append(_text(legend, _MARGIN, height - _MARGIN / 2, "sb-small"))
     return "\n".join([*parts, "</svg>"])
 
 
-# ---- where things are ------------------------------------------------------------------------------------------------
+def _lines(box: DrawnBox) -> Iterator[Line]:
+    return ((line, not number) for text in box.texts for number, line in enumerate(_broken(text)))
 
 
-def _cell(box: DrawnBox) -> _Cell:
-    lines = tuple((line, not number) for text in box.texts for number, line in enumerate(_broken(text)))
+def _height(lines: Sequence[Line]) -> float:
     starts = sum(first for _, first in lines)
-    return _Cell(box.column, 2 * _PADDING + _TITLE + len(lines) * _LINE + starts * 3, lines, box)
+    return 2 * _PADDING + _TITLE + len(lines) * _LINE + starts * 3
 
 
-def _way(cells: list[_Cell], arrow: Arrow) -> list[_Cell]:
-    """Return the cells of an arrow from box to box, with a new lane in each column in between."""
-    start, end = cells[arrow.start], cells[arrow.end]
-    lanes = [_Cell(column, _LANE) for column in range(start.column + 1, end.column)]
-    cells.extend(lanes)
-    return [start, *lanes, end]
+def _width(box: DrawnBox, lines: Sequence[Line]) -> float:
+    texts = [_text_width(line, _FONT) for line, _ in lines]
+    return max([_text_width(box.name, _TITLE) * 1.06, *texts]) + 2 * _PADDING
 
 
-def _order(columns: Sequence[list[_Cell]], ways: Sequence[Sequence[_Cell]]) -> None:
-    """Sort each column by its predecessors, so that few arrows cross."""
-    before: dict[int, list[_Cell]] = {}
-    for way in ways:
-        for one, other in itertools.pairwise(way):
-            before.setdefault(id(other), []).append(one)
-    for column in columns:
-        places = {id(cell): number for some in columns for number, cell in enumerate(some)}
-
-        def weight(cell: _Cell, places: Mapping[int, int] = places) -> float:
-            found = [places[id(one)] for one in before.get(id(cell), [])]
-            return sum(found) / len(found) if found else float(places[id(cell)])
-
-        column.sort(key=weight)
-
-
-def _height(column: Sequence[_Cell]) -> float:
-    return sum(cell.height for cell in column) + _SPACE * max(len(column) - 1, 0)
-
-
-def _width(cell: _Cell) -> float:
-    if cell.box is None:
-        return 0.0
-    texts = [_text_width(line, _FONT) for line, _ in cell.lines]
-    return max([_text_width(cell.box.name, _TITLE) * 1.06, *texts]) + 2 * _PADDING
-
-
-def _entries(arrows: Sequence[Arrow], ways: Sequence[Sequence[_Cell]]) -> list[tuple[float, float]]:
-    """Return the vertical offsets at which each arrow leaves and enters its boxes, so that arrows of one box do not
-    overlap.
-    """
-    leaving = _spread([arrow.start for arrow in arrows], [way[1].middle for way in ways])
-    entering = _spread([arrow.end for arrow in arrows], [way[-2].middle for way in ways])
-    return list(zip(leaving, entering, strict=True))
-
-
-def _spread(boxes: Sequence[int], heights: Sequence[float]) -> list[float]:
-    found = [0.0] * len(boxes)
-    for box in set(boxes):
-        mine = sorted((number for number, one in enumerate(boxes) if one == box), key=lambda one: heights[one])
-        for place, number in enumerate(mine):
-            found[number] = (place - (len(mine) - 1) / 2) * 16
-    return found
-
-
-# ---- how they look ---------------------------------------------------------------------------------------------------
-
-
-def _box(cell: _Cell, box: DrawnBox, width: float) -> Iterator[str]:
+def _box(box: DrawnBox, lines: Sequence[Line], place: Rectangle) -> Iterator[str]:
     yield (
-        f'<rect class="sb-{box.kind.value}" x="{cell.x:.1f}" y="{cell.y:.1f}" width="{width:.1f}" '
-        f'height="{cell.height:.1f}" rx="8"/>'
+        f'<rect class="sb-{box.kind.value}" x="{place.x:.1f}" y="{place.y:.1f}" width="{place.width:.1f}" '
+        f'height="{place.height:.1f}" rx="8"/>'
     )
-    y = cell.y + _PADDING + _TITLE - 2
-    yield _text(box.name, cell.x + _PADDING, y, "sb-name")
-    for line, first in cell.lines:
+    y = place.y + _PADDING + _TITLE - 2
+    yield _text(box.name, place.x + _PADDING, y, "sb-name")
+    for line, first in lines:
         y += _LINE + (3 if first else 0)
-        yield _text(line, cell.x + _PADDING, y, "sb-small")
+        yield _text(line, place.x + _PADDING, y, "sb-small")
 
 
-def _line(arrow: Arrow, way: Sequence[_Cell], widths: Sequence[float], entry: tuple[float, float]) -> Iterator[str]:
-    start, *lanes, end = way
-    x, y = start.x + widths[start.column], start.middle + entry[0]
-    path = [f"M{x:.1f} {y:.1f}"]
-    for cell in [*lanes, end]:
-        target = cell.middle + (entry[1] if cell is end else 0.0)
-        bend = (cell.x - x) / 2
-        path.append(f"C{x + bend:.1f} {y:.1f} {cell.x - bend:.1f} {target:.1f} {cell.x:.1f} {target:.1f}")
-        x, y = cell.x, target
-        if cell is not end:
-            x += widths[cell.column]
-            path.append(f"L{x:.1f} {y:.1f}")
+def _line(arrow: Arrow, route: ArrowRoute) -> Iterator[str]:
     dashed = " sb-changes" if arrow.is_changelog else ""
     about = f"<title>{_escaped(arrow.about)}</title>" if arrow.about else ""
-    yield f'<path class="sb-line{dashed}" marker-end="url(#sb-tip)" d="{" ".join(path)}">{about}</path>'
+    yield f'<path class="sb-line{dashed}" marker-end="url(#sb-tip)" d="{route.path}">{about}</path>'
     if arrow.label:
-        beside = -6 if way[-2].middle >= end.middle else 15  # where the line does not come from
-        yield _text(arrow.label, end.x - 12, y + beside, "sb-small", anchor="end")
+        beside = -6 if route.comes_from_below else 15  # where the line does not come from
+        yield _text(arrow.label, route.end_x - 12, route.end_y + beside, "sb-small", anchor="end")
 
 
 def _text(text: str, x: float, y: float, style: str, *, anchor: str = "start") -> str:

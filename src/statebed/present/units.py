@@ -1,7 +1,7 @@
 """Formats of numbers, sizes, durations, rates and times for people: the same in commands, pages and notebooks.
 
-Sizes use steps of 1,000 (kB, MB), durations use at most two units, times are UTC. Values of settings are formatted
-elsewhere: they are shown exactly as they can be written in a configuration, in steps of 1,024.
+Sizes use steps of 1,000 (kB, MB), durations use at most two units, times are UTC. Values of settings are shown as they
+can be written in a configuration: sizes in steps of 1,024 (`binary_size`), durations as `quantities.duration_text`.
 """
 
 import datetime as dt
@@ -11,6 +11,7 @@ NOTHING = "-"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LEAP = 1000
 _SECOND = 1_000_000
+_BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _PARTS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -49,6 +50,18 @@ def size(count: float | None) -> str:
         return NOTHING
     text = short(count)
     return f"{text}B" if " " in text else f"{text} B"
+
+
+def binary_size(nbytes: int) -> str:
+    """Format the size of a setting, such as a memory budget.
+
+    >>> binary_size(1536 << 20), binary_size(2 << 30)
+    ('1.5 GiB', '2 GiB')
+    """
+    for unit, name in _BINARY_UNITS:
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}" if nbytes < _LEAP * unit else f"{nbytes / unit:.0f} {name}"
+    return f"{nbytes} bytes"
 
 
 def duration(micros: float | None) -> str:

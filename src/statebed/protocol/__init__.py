@@ -1,6 +1,6 @@
 """Commit protocol: pure decisions over observed facts. No module here does I/O."""
 
-from statebed.protocol.base_choice import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
+from statebed.protocol.base_choice import DamagePolicy, Origin, Recovery, RollbackPolicy, SkippedRecord
 from statebed.protocol.cleanup import Licence
 from statebed.protocol.commit import Claim
 from statebed.protocol.publication import Guarantee, PublishStep, SinkPosition
@@ -25,6 +25,6 @@ __all__ = [
     "SinkIdentity",
     "SinkPosition",
     "SinkStart",
-    "Skipped",
+    "SkippedRecord",
     "decide_replay",
 ]

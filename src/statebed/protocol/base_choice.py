@@ -42,7 +42,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedRecord:
     """A number that recovery skipped, and why."""
 
     epoch: int
@@ -55,7 +55,7 @@ class Recovery:
 
     last_number: int
     head: pb.CheckpointMetadata | None
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRecord, ...]
     lost: tuple[int, ...] = ()
     """Numbers above the head whose committed records are missing, ascending."""
 
@@ -114,19 +114,19 @@ class Origin:
 
 def recover(observations: Sequence[Observation]) -> Recovery:
     """Return the head of the log. `observations` are in descending order and end at the first readable record."""
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRecord] = []
     lost: list[int] = []
     last_number = 0
     for observation in observations:
         if observation.found is LogSlot.NOTHING:
-            skipped.append(Skipped(observation.epoch, "no record: an epoch that was started and never committed"))
+            skipped.append(SkippedRecord(observation.epoch, "no record: an epoch that was started and never committed"))
             continue
         last_number = last_number or observation.epoch
         if observation.found is LogSlot.RECORD:
             return Recovery(last_number, observation.record, tuple(skipped), tuple(reversed(lost)))
         if observation.found is LogSlot.LOST:
             lost.append(observation.epoch)
-        skipped.append(Skipped(observation.epoch, observation.problem))
+        skipped.append(SkippedRecord(observation.epoch, observation.problem))
     return Recovery(last_number, None, tuple(skipped), tuple(reversed(lost)))
 
 

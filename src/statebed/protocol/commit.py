@@ -32,7 +32,7 @@ def claim_of(existing: pb.CheckpointMetadata, *, nonce: str) -> Claim:
     return Claim.OURS if existing.nonce == nonce else Claim.OTHERS
 
 
-def is_in_log(*, previous_stands: bool, later_exists: bool) -> bool:
+def is_in_log(*, previous_is_current: bool, later_exists: bool) -> bool:
     """Return whether a number that was just won is at the end of the log.
 
     Clean-up deletes records in ascending order and never the head's predecessor. A missing predecessor therefore means
@@ -40,7 +40,7 @@ def is_in_log(*, previous_stands: bool, later_exists: bool) -> bool:
     the two. A predecessor that another superseded run created again counts as missing. A run that opens has only read
     its predecessor, perhaps long ago, and number 1 has none: for both, a later record means the same.
     """
-    return previous_stands and not later_exists
+    return previous_is_current and not later_exists
 
 
 def explain_loss(

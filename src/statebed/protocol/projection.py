@@ -96,6 +96,31 @@ def rearranged(position: pb.SourcePosition, wanted: Sequence[str], *, where: str
     return made
 
 
+def offsets_by_name(position: pb.SourcePosition) -> dict[str, str]:
+    """Return the offset of each stream after the recorded batch, by the names that `offset_names` gives."""
+    if not position.HasField("batch_id"):
+        return {}
+    newest = next(entry for entry in position.offsets if int(entry.name) == position.batch_id)
+    lines = newest.content.decode().split("\n")[_HEADER_LINES:]
+    pairs = zip(position.sources, lines, strict=False)
+    return {_name(name): line for name, line in pairs if line != _NO_OFFSET}
+
+
+def with_offsets(position: pb.SourcePosition, offsets: Mapping[str, str]) -> pb.SourcePosition:
+    """Return the position with other offsets for the named streams, from which the next batch starts."""
+    if not offsets:
+        return position
+    made = pb.SourcePosition()
+    made.CopyFrom(position)
+    for entry in made.offsets:
+        if int(entry.name) == position.batch_id:
+            lines = entry.content.decode().split("\n")
+            for place, name in enumerate(position.sources, start=_HEADER_LINES):
+                lines[place] = offsets.get(_name(name), lines[place])
+            entry.content = "\n".join(lines).encode()
+    return made
+
+
 def _name(offset: str) -> str:
     """Return the source's name and the number of its stream, without the log's name."""
     return offset.partition("=")[0]

@@ -37,7 +37,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Collect:
+class CleanUp:
     """Clean up after the next record."""
 
 
@@ -46,7 +46,7 @@ class Compact:
     """Compact files soon, even if compaction is not due."""
 
 
-Effect = AddSavepoint | DropSavepoint | Stop | Collect | Compact
+Effect = AddSavepoint | DropSavepoint | Stop | CleanUp | Compact
 
 
 def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting: Sequence[Effect] = ()) -> Effect:
@@ -61,8 +61,8 @@ def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting:
             return _drop_savepoint(request.drop_savepoint.name, head, waiting)
         case "stop":
             return Stop(drain=request.stop.drain)
-        case "collect":
-            return Collect()
+        case "cleanup":
+            return CleanUp()
         case "compact":
             return Compact()
         case _:

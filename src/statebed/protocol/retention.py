@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 
 from statebed.errors import InputError
-from statebed.quantities import Duration, parse_duration
+from statebed.quantities import Duration, duration_text, parse_duration
 
 DEFAULT_EPOCHS = 10
 DEFAULT_READER_GRACE_US = 10 * 60 * 1_000_000
@@ -41,14 +41,14 @@ class Retention:
             raise InputError(f"`epochs` must be at least 1, got {self.epochs}", fix="keep at least 1 epoch")
         if self.reader_grace_us < 0 or (self.max_age_us is not None and self.max_age_us < 0):
             raise InputError(
-                f"retention times cannot be negative, got max_age_us={self.max_age_us}, "
-                f"reader_grace_us={self.reader_grace_us}",
+                f"retention times cannot be negative, got max_age {duration_text(self.max_age_us or 0)!r} and "
+                f"reader_grace {duration_text(self.reader_grace_us)!r}",
                 fix="write max_age='30 days', reader_grace='10 minutes'",
             )
 
 
 @dataclass(frozen=True)
-class Link:
+class LineageEpoch:
     """One data epoch of the current lineage."""
 
     epoch: int
@@ -73,7 +73,7 @@ def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
 
 
 def next_min_epoch(
-    chain: Sequence[Link], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
+    chain: Sequence[LineageEpoch], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
 ) -> int:
     """Return `min_epoch` of the record about to be written. `chain` is ascending and ends with its epoch."""
     if len(chain) < policy.epochs:

@@ -31,15 +31,15 @@ class DerivedSink:
     """Sink of this job that the target belongs to; empty if there is none or it is unknown."""
 
 
-def derived_name(operators: Sequence[str], label: str = "", *, told_apart_by: str = "") -> str:
-    """Derive the name of a sink from its operators and its label, with a digest of `told_apart_by` if that is set.
+def derived_name(operators: Sequence[str], label: str = "", *, distinguished_by: str = "") -> str:
+    """Derive the name of a sink from its operators and its label, with a digest of `distinguished_by` if that is set.
 
     >>> derived_name(["per_minute"], "sqlite")
     'per_minute_sqlite'
     """
     name = "_".join(filter(None, [*dict.fromkeys(operators), label]))
-    if told_apart_by or len(name) > MAX_NAME_LENGTH:
-        digest = hashlib.sha256(f"{name}\n{told_apart_by}".encode()).hexdigest()[:_DIGITS]
+    if distinguished_by or len(name) > MAX_NAME_LENGTH:
+        digest = hashlib.sha256(f"{name}\n{distinguished_by}".encode()).hexdigest()[:_DIGITS]
         name = f"{name[: MAX_NAME_LENGTH - _DIGITS - 1]}_{digest}"
     return name
 
@@ -70,7 +70,7 @@ def settled_names(
     for sink in derived:
         if sink.sink_id not in names:
             name = sink.sink_id
-            names[name] = derived_name([name], told_apart_by=sink.target) if name in taken else name
+            names[name] = derived_name([name], distinguished_by=sink.target) if name in taken else name
             taken.add(names[name])
     return names
 

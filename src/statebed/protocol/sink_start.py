@@ -73,7 +73,9 @@ class SinkFacts:
     @property
     def is_delivered(self) -> bool:
         """Whether the target should hold rows: some were published to it and not given up."""
-        return self.gone_output > self.excused or any(self.excused < one <= self.published for one in self.outputs)
+        return self.gone_output > self.excused or any(
+            self.excused < output <= self.published for output in self.outputs
+        )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from statebed.sinks.function import FunctionSink
 from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink, read_table, table_files
 from statebed.sinks.transformed import TransformedSink
+from statebed.sinks.two_phase import TwoPhaseSink
 
 __all__ = [
     "BaseSink",
@@ -18,6 +19,7 @@ __all__ = [
     "MemorySink",
     "ParquetTableSink",
     "TransformedSink",
+    "TwoPhaseSink",
     "read_table",
     "table_files",
 ]

@@ -22,6 +22,8 @@ from statebed.sinks.row_kinds import KeyedChanges, RowKind
 
 MESSAGES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
 """Columns of messages as rows, as Spark's Kafka writer expects them."""
+DELETED = "d"
+"""`op` of a deleted row."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,20 @@ class Envelope:
     table: str
     """Name of the stream for readers, which is the sink's name."""
     key: tuple[str, ...]
+    one_row: bool = False
+    """Whether the stream has at most one row at a time; its key has no columns then."""
 
     def messages(
         self, rows: pa.Table, publication: Publication, *, snapshot: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield key and value of every message of an epoch; deleted rows come first."""
+        for _, key, value in self.events(rows, publication, snapshot=snapshot):
+            yield key, value
+
+    def events(
+        self, rows: pa.Table, publication: Publication, *, snapshot: bool = False
+    ) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield `op`, key and value of every message of an epoch; deleted rows come first."""
         changes = KeyedChanges(rows, self.key)
         milliseconds = publication.record.epoch_time_us // 1_000
         source = {
@@ -50,7 +61,7 @@ class Envelope:
         deleted, before, inserted, after = (json_objects(changes.of(kind)) for kind in RowKind)
         nothing: list[None] = [None]
         for op, old, new in (
-            ("d", deleted, nothing * len(deleted)),
+            (DELETED, deleted, nothing * len(deleted)),
             ("u", before, after),
             ("r" if snapshot else "c", nothing * len(inserted), inserted),
         ):
@@ -64,11 +75,11 @@ class Envelope:
         *,
         source: dict[str, Any],
         milliseconds: int,
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[tuple[str, bytes, bytes]]:
         for old, new in zip(before, after, strict=True):
             known = new or old or {}
             value = {"before": old, "after": new, "op": op, "ts_ms": milliseconds, "source": source}
-            yield msgspec.json.encode({name: known[name] for name in self.key}), msgspec.json.encode(value)
+            yield op, msgspec.json.encode({name: known[name] for name in self.key}), msgspec.json.encode(value)
 
     def table_of(self, rows: pa.Table, publication: Publication) -> pa.Table:
         """Return the messages as rows with the columns `key` and `value`."""

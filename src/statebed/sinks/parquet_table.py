@@ -43,13 +43,25 @@ class ParquetTableSink(FileTableSink):
 
 
 def table_files(path: str) -> list[str]:
-    """Return the full names of the table's visible files, for any engine that reads Parquet."""
+    """Return the full names of the table's visible files, for any engine that reads Parquet.
+
+    For a table that a job has written with `write("parquet", path="out")`:
+
+    >>> all(name.endswith(".parquet") for name in sb.table_files("out"))
+    True
+    """
     store = get_storage_provider(path)
     return read_consistently(store, lambda _, files: [f"{store.url}/{file.path}" for file in files])
 
 
 def read_table(path: str) -> pa.Table:
-    """Return the table's rows as Arrow, in the order of epochs. Size and checksum of every file are checked."""
+    """Return the table's rows as Arrow, in the order of epochs. Size and checksum of every file are checked.
+
+    For a table that a job has written with `write("parquet", path="out")`:
+
+    >>> sb.read_table("out").num_rows
+    2
+    """
     store = get_storage_provider(path)
     return read_consistently(store, lambda state, files: _rows(store, state, files))
 
@@ -57,7 +69,7 @@ def read_table(path: str) -> pa.Table:
 def _rows(store: ObjectStore, state: TableState, files: Iterator[TableFile]) -> pa.Table:
     if not state.number:
         raise InputError(
-            "this is not a statebed table", where=store.url, fix="pass the path of write('parquet', path=...)"
+            "there is no statebed table here", where=store.url, fix="pass the path of write('parquet', path=...)"
         )
     tables = []
     for file in files:

@@ -4,7 +4,7 @@ Each kind has a guarantee, a way to write a changelog, and options. An unknown o
 known ones.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,18 @@ from statebed.sinks.base import BaseSink
 from statebed.sinks.console import DEFAULT_ROWS, ConsoleSink
 from statebed.sinks.debezium import Envelope
 from statebed.sinks.debezium_files import DebeziumFilesSink
+from statebed.sinks.kafka import Encoding, KafkaCluster, KafkaTopicSink, MessageEncoder, TopicLayout
+from statebed.sinks.kafka.topic import Topic
+from statebed.sinks.lake import (
+    DeltaLakeTable,
+    IcebergCatalog,
+    IcebergLakeTable,
+    LakeRows,
+    LakeSink,
+    LakeTable,
+    TableLayout,
+    folder_catalog,
+)
 from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink
 from statebed.sinks.row_shape import Form, RowShape, check_columns_free, make_shape
@@ -37,12 +49,14 @@ class SinkRequest:
     path: str | None
     options: Mapping[str, Any] = field(repr=False)  # may contain a secret
     where: str
+    one_row: bool = False
+    """Whether the stream has at most one row at a time, so that no column is needed to identify it."""
     show: Callable[[pa.Table], object] | None = None
     """Called with all rows of a memory sink when they change."""
 
     @property
     def envelope(self) -> Envelope:
-        return Envelope(self.job_id, self.sink_id, self.key)
+        return Envelope(self.job_id, self.sink_id, self.key, self.one_row)
 
     @property
     def is_changelog(self) -> bool:
@@ -55,7 +69,7 @@ class SinkRequest:
             raise InputError(
                 f"`{name}` must be of type {kind.__name__}, got {value!r}",
                 where=self.where,
-                fix=f"pass a {kind.__name__}",
+                fix=f"pass a value of type {kind.__name__}",
             )
         return value
 
@@ -73,11 +87,11 @@ class SinkRequest:
 
     def needed_key(self, example: str) -> None:
         """Raise InputError if no key was given."""
-        if not self.key:
+        if not self.key and not self.one_row:
             raise InputError(
                 "the stream is a changelog, and this sink needs to know which columns identify a row",
                 where=self.where,
-                fix=f"write {example}",
+                fix=f"{example}; or key=[] if it has one row, as an aggregate without key has",
             )
 
     def shape(self) -> RowShape:
@@ -104,7 +118,7 @@ class SinkKind:
         """Build the sink; raise InputError if an argument is invalid."""
         unknown = sorted(set(wanted.options) - self.options)
         if unknown:
-            known = ", ".join(sorted(self.options)) or "it has none"
+            known = ", ".join(sorted(self.options)) or "none"
             raise InputError(
                 f"unknown options: {', '.join(unknown)}", where=wanted.where, fix=f"options of this sink: {known}"
             )
@@ -128,6 +142,73 @@ def _debezium(wanted: SinkRequest) -> BaseSink:
     return DebeziumFilesSink(sink_id=wanted.sink_id, path=path, envelope=wanted.envelope, snapshot=snapshot)
 
 
+def _delta(wanted: SinkRequest) -> BaseSink:
+    path = wanted.needed_path("write('delta', path='lake/minutes')")
+    rows = _lake_rows(wanted)
+    layout = _layout(wanted, rows, partitions=rows.columns.names)
+    table = DeltaLakeTable(path, layout=layout, storage_options=_texts(wanted, "storage_options"))
+    return _lake(wanted, table, rows)
+
+
+def _iceberg(wanted: SinkRequest) -> BaseSink:
+    example = "write('iceberg', path='lake', table='rides.minutes'), or catalog={'type': 'rest', 'uri': '...'}"
+    name = wanted.needed("table", example)
+    if "." not in name:
+        raise InputError(f"the table {name!r} has no namespace", where=wanted.where, fix=f"write table='rides.{name}'")
+    rows = _lake_rows(wanted)
+    layout = _layout(wanted, rows, partitions=None)
+    given = wanted.options.get("catalog")
+    if (given is None) == (wanted.path is None):
+        raise InputError("the sink needs either path= or catalog=", where=wanted.where, fix=example)
+    if wanted.path is not None:
+        table = IcebergLakeTable(name, catalog=folder_catalog(wanted.path), layout=layout, folder=wanted.path)
+        return _lake(wanted, table, rows)
+    properties = {} if isinstance(given, str) else _texts(wanted, "catalog")
+    catalog = IcebergCatalog(given if isinstance(given, str) else properties.pop("name", "default"), properties)
+    return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout), rows)
+
+
+def _lake(wanted: SinkRequest, table: LakeTable, rows: LakeRows) -> BaseSink:
+    compact = wanted.option("compact", bool, default=True)
+    return LakeSink(sink_id=wanted.sink_id, job_id=wanted.job_id, table=table, rows=rows, compact=compact)
+
+
+def _lake_rows(wanted: SinkRequest) -> LakeRows:
+    """Return the rows of a lakehouse table: one per key if a key and no form is given, else appended rows."""
+    if (wanted.key or wanted.one_row) and wanted.option("form", str) is None:
+        epoch_column = wanted.option("epoch_column", str)
+        check_columns_free(wanted.output, [epoch_column] if epoch_column else [], where=wanted.where)
+        return LakeRows(RowShape(wanted.output, Form.ROWS, wanted.envelope, epoch_column), wanted.key, wanted.one_row)
+    return LakeRows(wanted.shape(), ())
+
+
+def _layout(wanted: SinkRequest, rows: LakeRows, *, partitions: Sequence[str] | None) -> TableLayout:
+    """Return the layout of a table; `partitions` are the valid texts of `partition_by`, None if the table checks."""
+    found = []
+    for option, known in (("partition_by", partitions), ("sort_by", rows.columns.names)):
+        value = wanted.options.get(option, ())
+        names = (value,) if isinstance(value, str) else tuple(value)
+        unknown = [name for name in names if known is not None and name not in known]
+        if unknown:
+            raise InputError(
+                f"{option}= names {unknown}, but the columns are {rows.columns.names}",
+                where=wanted.where,
+                fix="use some of these columns",
+            )
+        found.append(names)
+    return TableLayout(*found)
+
+
+def _texts(wanted: SinkRequest, name: str) -> dict[str, str]:
+    """Return an option that is a mapping from text to text. Its values may be secrets, so no message shows them."""
+    value = wanted.options.get(name) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
+        raise InputError(
+            f"`{name}` must be a mapping from text to text", where=wanted.where, fix=f"{name}={{'aws_region': '...'}}"
+        )
+    return dict(value)
+
+
 def _sqlite(wanted: SinkRequest) -> BaseSink:
     path = wanted.needed_path("write('sqlite', path='results.db', table='minutes')")
     table = TableName(wanted.needed("table", "write('sqlite', path='results.db', table='minutes')"))
@@ -148,14 +229,50 @@ def _sql_table(wanted: SinkRequest, database: Database, name: TableName) -> Base
         wanted.needed_key(f"write(..., table={str(name)!r}, key={wanted.output.columns.names[0]!r})")
     epoch_column = wanted.option("epoch_column", str)
     check_columns_free(wanted.output, [epoch_column] if epoch_column else [], where=wanted.where)
-    table = SqlTable(name, wanted.output, wanted.key, epoch_column)
+    table = SqlTable(name, wanted.output, wanted.key, epoch_column, wanted.one_row)
     return SqlTableSink(sink_id=wanted.sink_id, job_id=wanted.job_id, database=database, table=table)
+
+
+def _kafka(wanted: SinkRequest) -> BaseSink:
+    example = "write('kafka', servers='broker:9092', topic='minutes')"
+    servers, topic = wanted.needed("servers", example), wanted.needed("topic", example)
+    values = [encoding.value for encoding in Encoding]
+    value = wanted.option("value", str, Encoding.JSON.value)
+    if value not in values:
+        raise InputError(
+            f"`value` must be one of {', '.join(values)}, got {value!r}", where=wanted.where, fix="choose one of them"
+        )
+    layout = TopicLayout(
+        create=wanted.option("create", bool, default=True),
+        partitions=wanted.option("partitions", int, 1),
+        replication=wanted.option("replication", int, -1),
+    )
+    if layout.partitions < 1:
+        raise InputError(f"`partitions` must be at least 1, got {layout.partitions}", where=wanted.where, fix=example)
+    cluster = KafkaCluster(servers, wanted.option("kafka", dict, {}), _timeout(wanted))
+    schema_id = wanted.option("schema_id", int)
+    if schema_id is not None and value != Encoding.AVRO.value:
+        raise InputError(f"schema_id= needs value='avro', got value={value!r}", where=wanted.where, fix="leave it out")
+    encoder = MessageEncoder(
+        wanted.output,
+        encoding=Encoding(value),
+        envelope=wanted.envelope,
+        schema_id=schema_id,
+        where=wanted.where,
+    )
+    return KafkaTopicSink(
+        sink_id=wanted.sink_id, job_id=wanted.job_id, topic=Topic(cluster, topic), encoder=encoder, layout=layout
+    )
 
 
 def _timeout(wanted: SinkRequest) -> float:
     microseconds = parse_duration(wanted.option("timeout", str, DEFAULT_TIMEOUT))
     if microseconds <= 0:
-        raise InputError("`timeout` must be longer than 0", where=wanted.where, fix="write timeout='5 minutes'")
+        raise InputError(
+            f"`timeout` must be longer than 0, got {wanted.option('timeout', str)!r}",
+            where=wanted.where,
+            fix="write timeout='5 minutes'",
+        )
     return microseconds / 1e6
 
 
@@ -169,13 +286,23 @@ def _memory(wanted: SinkRequest) -> BaseSink:
 
 
 _SHAPED = frozenset({"form", "epoch_column"})
+_LAKE = _SHAPED | {"partition_by", "sort_by", "compact"}
 _ONCE, _AGAIN = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
 KINDS: Mapping[str, SinkKind] = {
     "parquet": SinkKind(_ONCE, frozenset(), _parquet, has_path=True),
     "debezium": SinkKind(_ONCE, frozenset({"snapshot"}), _debezium, has_path=True),
+    "delta": SinkKind(_ONCE, _LAKE | {"storage_options"}, _delta, has_path=True),
+    "iceberg": SinkKind(_ONCE, _LAKE | {"table", "catalog"}, _iceberg, has_path=True),
     "sqlite": SinkKind(_ONCE, frozenset({"table", "epoch_column", "timeout"}), _sqlite, has_path=True),
     "postgres": SinkKind(_ONCE, frozenset({"table", "dsn", "password", "epoch_column", "timeout"}), _postgres),
     "memory": SinkKind(_ONCE, _SHAPED, _memory),
     "console": SinkKind(_AGAIN, _SHAPED | {"rows"}, _console),
+    "kafka": SinkKind(
+        _ONCE,
+        frozenset(
+            {"servers", "topic", "value", "schema_id", "create", "partitions", "replication", "kafka", "timeout"}
+        ),
+        _kafka,
+    ),
 }
 """Kinds by the name that `write` takes."""

@@ -43,7 +43,8 @@ class KeyedChanges:
         weights = weights_of(net)
         numbers = np.repeat(np.arange(net.num_rows, dtype=np.int64), np.abs(weights))
         added = weights[numbers] > 0
-        groups = group_equal(net.select(list(key))).group_of_rows()[numbers]
+        # Without key columns all rows are versions of one row.
+        groups = group_equal(net.select(list(key))).group_of_rows()[numbers] if key else np.zeros_like(numbers)
         counts = np.zeros((2, int(groups.max(initial=-1)) + 1), dtype=np.int64)
         np.add.at(counts, (added.astype(np.int64), groups), 1)
         updates = counts.min(axis=0)[groups] > _place_in_group(groups, added)

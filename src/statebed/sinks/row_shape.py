@@ -4,8 +4,10 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values
 from statebed.checkpoint import Publication
 from statebed.errors import InputError
 from statebed.format.stream_schema import WEIGHT, Changes, Output
@@ -22,6 +24,8 @@ class Form(enum.Enum):
     """Rows as they are; append-only streams only."""
     WEIGHTS = "weights"
     """Rows with `_weight`: positive counts are insertions, negative ones retractions."""
+    ADDED = "added"
+    """Rows that the epoch inserts, without `_weight` and without retractions; also one that replaces an equal row."""
     ROW_KIND = "row_kind"
     """Rows with `row_kind` (insert, update_before, update_after, delete) by the declared key."""
     DEBEZIUM = "debezium"
@@ -43,6 +47,7 @@ class RowShape:
         """Columns that the sink gets."""
         fields: Sequence[pa.Field] = {
             Form.ROWS: [*self.output.columns],
+            Form.ADDED: [*self.output.columns],
             Form.WEIGHTS: [*self.output.columns, pa.field(WEIGHT, pa.int64(), nullable=False)],
             Form.ROW_KIND: [*self.output.columns, row_kind_field()],
             Form.DEBEZIUM: [*MESSAGES],
@@ -55,6 +60,8 @@ class RowShape:
         match self.form:
             case Form.ROWS:
                 shaped = rows
+            case Form.ADDED:
+                shaped = _added(rows)
             case Form.WEIGHTS:
                 shaped = consolidated(rows)
             case Form.ROW_KIND:
@@ -65,6 +72,13 @@ class RowShape:
             numbers = pa.repeat(pa.scalar(publication.epoch, pa.int64()), shaped.num_rows)
             shaped = shaped.append_column(pa.field(self.epoch_column, pa.int64(), nullable=False), numbers)
         return shaped
+
+
+def _added(rows: pa.Table) -> pa.Table:
+    if WEIGHT not in rows.schema.names:
+        return rows
+    counts = np.maximum(int64_values(rows[WEIGHT]), 0)
+    return rows.drop_columns([WEIGHT]).take(from_numpy(np.repeat(np.arange(rows.num_rows), counts), pa.int64()))
 
 
 def shaped_rows(publication: Publication, shape: RowShape | None) -> pa.Table | None:
@@ -89,8 +103,8 @@ def make_shape(
     elif output.changes is Changes.APPEND:
         chosen = Form.ROWS
     else:
-        chosen = Form.ROW_KIND if envelope.key else default
-    if chosen in {Form.ROW_KIND, Form.DEBEZIUM} and not envelope.key:
+        chosen = Form.ROW_KIND if envelope.key or envelope.one_row else default
+    if chosen in {Form.ROW_KIND, Form.DEBEZIUM} and not (envelope.key or envelope.one_row):
         raise InputError(
             f"form={chosen.value!r} needs a key, because it reports changes by key",
             where=where,
@@ -111,6 +125,19 @@ def check_columns_free(output: Output, names: Sequence[str], *, where: str) -> N
                 where=where,
                 fix="rename the stream's column with select(...), or choose another name",
             )
+
+
+def has_one_row(output: Output, key: str | Sequence[str] | None, *, where: str) -> bool:
+    """Return whether `key=[]` declares a stream of one row; raise InputError if its rows are only appended."""
+    if key is None or isinstance(key, str) or len(key):
+        return False
+    if output.changes is Changes.APPEND:
+        raise InputError(
+            "key=[] declares a stream of one row that is kept up to date, but its rows are only appended",
+            where=where,
+            fix="leave key= out, or name the columns that identify a row",
+        )
+    return True
 
 
 def declared_key(output: Output, key: str | Sequence[str] | None, *, where: str) -> tuple[str, ...]:

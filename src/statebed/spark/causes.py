@@ -13,6 +13,11 @@ _UNREAD_FILE = re.compile(
 )
 _PATH_GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>\S+?)\.(?=\s|$)")
 _PATH_CHANGED = re.compile(r"Wrong basePath (?P<now>\S+) for the root path: (?P<before>\S+)")
+MALFORMED_MESSAGE = "a message of a Kafka topic cannot be decoded"
+LOST_MESSAGES = "messages of a Kafka topic are gone"
+_MALFORMED = re.compile(r"KAFKA_MALFORMED message: (?P<what>[^\n]*?offset \d+)")
+_DATA_LOSS = re.compile(r"\[(?:KAFKA_DATA_LOSS|UNRESOLVABLE_KAFKA)[.\w]*\] (?P<what>[^\n]*)")
+_TOPIC_GONE = re.compile(r"UnknownTopicOrPartitionException: (?P<what>[^\n]*)")
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)')
 _OF_SPARK = re.compile(r"[/\\]pyspark[/\\]|pyspark\.zip")
@@ -20,7 +25,7 @@ _RAISED = re.compile(r"[^\W\d][\w.<>]*(: .*)?$")
 
 
 def source_problem(text: str) -> str | None:
-    """Return which file or folder of a source Spark could not read, and why, or None for any other error.
+    """Return which file, folder or message of a source Spark could not read, and why, or None for any other error.
 
     >>> source_problem("[PATH_NOT_FOUND] Path does not exist: file:/in. SQLSTATE: 42K03")
     'the path of a source does not exist: file:/in'
@@ -34,6 +39,12 @@ def source_problem(text: str) -> str | None:
             f"the path of a source has changed: it is {changed['now']}, and the job has read files up to "
             f"{changed['before']}, which are identified by their paths"
         )
+    malformed = _MALFORMED.search(text)
+    if malformed is not None:
+        return f"{MALFORMED_MESSAGE}: {malformed['what']}"
+    lost = _DATA_LOSS.search(text) or _TOPIC_GONE.search(text)
+    if lost is not None:
+        return f"{LOST_MESSAGES}: {lost['what'].strip()}"
     unread = _UNREAD_FILE.search(text)
     if unread is None:
         return None

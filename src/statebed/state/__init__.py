@@ -24,7 +24,7 @@ from statebed.state.manager.compaction import CompactionReport
 from statebed.state.manager.options import CompactionMode, ManagerOptions
 from statebed.state.manager.restore_base import operator_entry
 from statebed.state.manager.table_manager import TableManager
-from statebed.state.memory.controller import MemoryController, MemorySnapshot, Purpose
+from statebed.state.memory.controller import MemoryController, MemorySnapshot, Purpose, Reservation
 from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.messages import (
     Checkpoint,
@@ -97,6 +97,7 @@ __all__ = [
     "MigratableState",
     "Purpose",
     "RecordBatch",
+    "Reservation",
     "Segment",
     "Selection",
     "SpillFolder",

@@ -11,14 +11,18 @@ _LEAST_US, _MOST_US = -(1 << 63), (1 << 63) - 1
 def check_kind(value: object, kind: type, what: str, *, where: str, fix: str) -> None:
     """Raise InputError if a value is not of the expected type."""
     if not isinstance(value, kind):
-        raise InputError(f"the {what} is of type {type(value).__name__}", where=where, fix=fix)
+        raise InputError(
+            f"the {what} must be of type {kind.__name__}, got {type(value).__name__}", where=where, fix=fix
+        )
 
 
 def check_rows(rows: object, what: str, *, where: str) -> None:
     """Raise InputError if `rows` is not an Arrow table or record batch."""
     if not isinstance(rows, pa.Table | pa.RecordBatch):
         raise InputError(
-            f"the {what} are of type {type(rows).__name__}", where=where, fix="give a pyarrow Table or RecordBatch"
+            f"the {what} must be a pyarrow Table or RecordBatch, got {type(rows).__name__}",
+            where=where,
+            fix="pass a pyarrow Table or RecordBatch",
         )
 
 
@@ -26,25 +30,25 @@ def check_times(times: object, *, where: str) -> None:
     """Raise InputError if `times` is not an Arrow array."""
     if not isinstance(times, pa.Array | pa.ChunkedArray):
         raise InputError(
-            f"the times are of type {type(times).__name__}",
+            f"the times must be a pyarrow array, got {type(times).__name__}",
             where=where,
-            fix="give a pyarrow array of timestamps in microseconds, one for each row",
+            fix="pass a pyarrow array of timestamps in microseconds, one for each row",
         )
 
 
 def checked_number(number: object, what: str, *, where: str, fix: str) -> int:
     """Return an integer as it is; raise InputError for anything else, including a bool."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer):
-        raise InputError(f"the {what} {number!r} is of type {type(number).__name__}", where=where, fix=fix)
+        raise InputError(f"the {what} must be an int, got {number!r}", where=where, fix=fix)
     return int(number)
 
 
 def checked_micros(moment: object, what: str, *, where: str) -> int:
     """Return a time in microseconds since 1970; raise InputError if it does not fit into 64 bits."""
-    fix = "give microseconds since 1970 as an int, from -2**63 to 2**63 - 1"
+    fix = "pass microseconds since 1970 as an int, from -2**63 to 2**63 - 1"
     micros = checked_number(moment, what, where=where, fix=fix)
     if not _LEAST_US <= micros <= _MOST_US:
-        raise InputError(f"the {what} {micros} is out of range: it does not fit into 64 bits", where=where, fix=fix)
+        raise InputError(f"the {what} must fit into 64 bits, got {micros}", where=where, fix=fix)
     return micros
 
 

@@ -60,7 +60,7 @@ class Codec(Generic[T]):
             hash(key)
         except TypeError as error:
             raise UnsupportedTypeError(
-                f"a {_name(type(key))} cannot be a key: it is mutable", fix="use a tuple, or a frozen dataclass"
+                f"a key must be immutable, got a {_name(type(key))}", fix="use a tuple, or a frozen dataclass"
             ) from error
         return _pack(_canonical(self._checked(key)))
 
@@ -89,7 +89,7 @@ class Codec(Generic[T]):
             return msgspec.to_builtins(typed, builtin_types=_KEPT, order="deterministic")
         except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
             raise UnsupportedTypeError(
-                f"a value of type {_name(type(value))} is not a {_name(self._declared)}: {error}",
+                f"a value of type {_name(type(value))} does not fit the declared type {_name(self._declared)}: {error}",
                 fix="pass a value of the declared type, or declare another type",
             ) from error
 

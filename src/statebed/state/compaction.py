@@ -103,7 +103,7 @@ class EditQueue:
             self.applied += len(applied)
             self.discarded += len(edits) - len(applied)
         for edit in edits:
-            if not any(edit is one for one in applied):
+            if not any(edit is other for other in applied):
                 edit.discard()
 
 

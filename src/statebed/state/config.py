@@ -14,7 +14,7 @@ from statebed.arrays.key_hash import check_key_type
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.schema import assign_field_ids, schema_to_bytes
+from statebed.format.schema import assign_field_ids, check_user_columns, schema_to_bytes
 from statebed.format.segment_spec import check_storable
 from statebed.state.arguments import check_kind, checked_number
 from statebed.state.evolution.column_defaults import default_of, defaults_to_bytes
@@ -151,19 +151,31 @@ def multiset_table_config(
     *,
     ttl: dt.timedelta | None = None,
     ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
+    expires_with: str | None = None,
     renames: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
     """Return the configuration of a keyed table with one row per element of a group.
 
     `keys` identify the group, `elements` the row in it. All rows of a group belong to the subtask that owns the hash of
-    `keys`; `KeyedView.elements` reads them in pages, so a group may be larger than memory. Everything else is as in
-    `keyed_table_config`.
+    `keys`; `KeyedView.elements` reads them in pages, so a group may be larger than memory. `expires_with` names a keyed
+    table with the same `keys` and a time to live: when its row of a group expires, all elements of the group are
+    deleted. Everything else is as in `keyed_table_config`.
     """
     where = f"table {name!r}"
+    if expires_with is not None and ttl is not None:
+        raise InputError(
+            f"rows expire either by `ttl` or with the table {expires_with!r}, but both are set",
+            where=where,
+            fix="leave one of them out",
+        )
     for what, columns in (("keys", keys), ("elements", elements)):
         if isinstance(columns, str):
-            raise InputError(f"{what}={columns!r} must be a list", where=where, fix=f"write {what}=[{columns!r}]")
+            raise InputError(
+                f"`{what}` must be a list of column names, got {columns!r}",
+                where=where,
+                fix=f"write {what}=[{columns!r}]",
+            )
         if not columns:
             raise InputError(
                 f"a multiset table needs at least one column in {what}, got none",
@@ -181,6 +193,7 @@ def multiset_table_config(
         defaults=defaults,
     )
     config.keyed.prefix_columns = len(keys)
+    config.keyed.expires_with = "" if expires_with is None else names.check_part("table", expires_with)
     return config
 
 
@@ -232,6 +245,7 @@ def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
             where=where,
             fix=f"write keys=[{keys!r}]",
         )
+    check_user_columns(schema.names, where=where)
     missing = [key for key in keys if key not in schema.names]
     if missing or len(set(keys)) != len(keys):
         raise InputError(

@@ -67,7 +67,7 @@ class CheckpointSpans:
 class CompactionMetrics:
     """Compaction counts since the manager was made."""
 
-    merges: int = 0
+    compactions: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     failures: int = 0

@@ -99,7 +99,9 @@ def edited(parts: Parts, edits: Sequence[bytes]) -> tuple[dict[int, pb.OperatorC
     result = dict(parts)
     applied = 0
     for edit in map(StoredEdit.from_bytes, edits):
-        found = {index: changed for index, one in result.items() if (changed := _changed(one, edit)) is not None}
+        found = {
+            index: changed for index, metadata in result.items() if (changed := _changed(metadata, edit)) is not None
+        }
         result |= found
         applied += bool(found)
     return result, applied

@@ -70,7 +70,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ErrorFacts:
     """Facts from the exception and its text."""
 
     error: Exception
@@ -120,7 +120,7 @@ class _Seen:
         return ", ".join(part for part in parts if part) or "no details"
 
 
-_RULES: tuple[tuple[Callable[[_Seen], bool], FailureKind], ...] = (
+_RULES: tuple[tuple[Callable[[_ErrorFacts], bool], FailureKind], ...] = (
     (lambda seen: isinstance(seen.error, UnknownConfigurationKeyError), FailureKind.SETTINGS),
     (lambda seen: _PLAIN_HTTP in seen.text, FailureKind.SETTINGS),
     (lambda seen: _WHO_AM_I.search(seen.text) is not None, FailureKind.NO_CREDENTIALS),
@@ -144,7 +144,7 @@ _RULES: tuple[tuple[Callable[[_Seen], bool], FailureKind], ...] = (
 def classify(error: Exception) -> Failure:
     """Return the kind of a failure, and whether it is worth a retry."""
     text = str(error)
-    seen = _Seen(
+    seen = _ErrorFacts(
         error=error,
         text=text,
         status=int(_first(_STATUS, text) or 0),

@@ -213,7 +213,7 @@ class LocalStore:
             return False
         except OSError as error:
             raise self._refused(error, path, "list") from error
-        return any(self._holds_object(path, one) for one in inner)
+        return any(self._holds_object(path, child) for child in inner)
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:

@@ -35,10 +35,9 @@ from statebed.errors import (
     StoreNotWritableError,
     StoreUnavailableError,
 )
-from statebed.storage.aws_profile import with_profile
 from statebed.storage.failures import Failure, FailureKind, classify
 from statebed.storage.object_store import Listing, ObjectInfo, PutOutcome
-from statebed.storage.obstore_settings import sort_settings
+from statebed.storage.obstore_settings import sort_settings, with_profile
 from statebed.storage.paths import check_path, check_prefix, check_range, join
 from statebed.storage.retry import Retrier
 from statebed.storage.verified import UPLOAD_PART_BYTES

@@ -92,7 +92,7 @@ def compact_subtask(
     """
     with _manager(task, store, tiers) as manager:
         # Tables whose columns differ from their definition are refused by the next epoch, not rewritten here.
-        edits = () if manager.evolutions else manager.merge_apart(run=task.run, most_bytes=task.most_bytes)
+        edits = () if manager.evolutions else manager.compact_to_edits(run=task.run, most_bytes=task.most_bytes)
         metrics = manager.metrics()
     made = CompactedSubtask(
         operator_id=task.operator.operator_id,

@@ -36,7 +36,7 @@ Measured = Callable[[SubtaskFigures], None]
 
 
 @dataclass
-class Waiting:
+class WaitTimer:
     """Measures the time spent waiting for the next item of an iterable."""
 
     seconds: float = 0.0
@@ -83,10 +83,14 @@ def operator_figures(
 ) -> pb.OperatorFigures:
     """Return an operator's share of an epoch, for one subtask or several together."""
     earlier = before or {}
-    expired = (one.expired_rows - earlier.get(name, _NOTHING).expired_rows for name, one in tables.items())
+    expired = (
+        statistics.expired_rows - earlier.get(name, _NOTHING).expired_rows for name, statistics in tables.items()
+    )
     return pb.OperatorFigures(
         operator_id=operator_id,
-        tables=[table_figures(name, one, earlier.get(name, _NOTHING)) for name, one in sorted(tables.items())],
+        tables=[
+            table_figures(name, statistics, earlier.get(name, _NOTHING)) for name, statistics in sorted(tables.items())
+        ],
         bytes_written=bytes_written,
         busy_us=busy_us,
         rows_expired=sum(expired),
@@ -111,7 +115,7 @@ def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.Hos
     )
 
 
-_TABLE_NUMBERS = tuple(one.name for one in pb.TableFigures.DESCRIPTOR.fields if one.name != "table")
+_TABLE_NUMBERS = tuple(column.name for column in pb.TableFigures.DESCRIPTOR.fields if column.name != "table")
 
 
 def figures_together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
@@ -125,8 +129,8 @@ def figures_together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb
     return pb.OperatorFigures(
         operator_id=operator_id,
         tables=[tables[name] for name in sorted(tables)],
-        bytes_written=sum(one.bytes_written for one in some),
-        busy_us=max((one.busy_us for one in some), default=0),
-        rows_expired=sum(one.rows_expired for one in some),
-        retractions_dropped=sum(one.retractions_dropped for one in some),
+        bytes_written=sum(figures.bytes_written for figures in some),
+        busy_us=max((figures.busy_us for figures in some), default=0),
+        rows_expired=sum(figures.rows_expired for figures in some),
+        retractions_dropped=sum(figures.retractions_dropped for figures in some),
     )

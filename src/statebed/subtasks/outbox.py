@@ -1,9 +1,11 @@
 """Outbox files: output rows as plain Parquet, the same bytes for the same rows.
 
-They may become files of a user's table, so they hold only the output columns, in an encoding that every reader
-supports. Numbers and times use byte stream split, which takes a third of the time to write and less space than
-dictionaries; the other columns use dictionaries.
+They may become files of a user's table, so they hold only the output columns, in encodings that every reader supports:
+plain for numbers and times, dictionaries for the other columns. Spark's vectorised reader has no byte stream split
+before 4.3, which state files use.
 """
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,22 +13,34 @@ import pyarrow.parquet as pq
 from statebed.format.segment_writer import split_encodings
 
 ROW_GROUP_ROWS = 1 << 17
+FILE_ROWS = 8 * ROW_GROUP_ROWS
+"""Number of output rows in one file; more are divided into several files."""
 
 
 def encode_outbox(rows: pa.Table) -> bytes:
     """Encode rows as an outbox file."""
+    return encode_outbox_pieces([rows])
+
+
+def encode_outbox_pieces(pieces: Iterable[pa.Table]) -> bytes:
+    """Encode rows as an outbox file. They are passed in pieces, each of which becomes its own row groups."""
     sink = pa.BufferOutputStream()
-    split = split_encodings(rows.schema)
-    pq.write_table(
-        rows.replace_schema_metadata(None).combine_chunks(),
-        sink,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="zstd",
-        use_dictionary=[name for name in rows.schema.names if name not in split],
-        column_encoding=split,
-        write_page_checksum=True,
-        version="2.6",
-        data_page_version="1.0",
-    )
+    writer: pq.ParquetWriter | None = None
+    for rows in pieces:
+        plain = rows.replace_schema_metadata(None)
+        if writer is None:
+            split = split_encodings(plain.schema)
+            writer = pq.ParquetWriter(
+                sink,
+                plain.schema,
+                compression="zstd",
+                use_dictionary=[name for name in plain.schema.names if name not in split],
+                write_page_checksum=True,
+                version="2.6",
+                data_page_version="1.0",
+            )
+        writer.write_table(plain.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
+    assert writer is not None, "an outbox file has rows"
+    writer.close()
     data: bytes = sink.getvalue().to_pybytes()
     return data

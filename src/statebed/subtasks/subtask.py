@@ -5,6 +5,7 @@ metadata, and reports. Names are digests of bytes, and neither the bytes nor the
 retry writes the same objects again and returns the same report.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from statebed.aggregates.preaggregation import GROUPS_IN
 from statebed.arrays.columns import uint64_values
-from statebed.errors import InputError, SubtaskError
+from statebed.errors import InputError, SinkError, SubtaskError, error_text, raised_at
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
@@ -23,13 +24,24 @@ from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Operator, StepResult, earlier_tables, upgrade_state
-from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
+from statebed.state import (
+    CheckpointCompleted,
+    CompactionMode,
+    ManagerOptions,
+    Purpose,
+    TableManager,
+    TaskInfo,
+    Tiers,
+)
 from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore, put_verified
-from statebed.subtasks.figures import Measured, SubtaskFigures, Waiting, memory_figures, operator_figures
-from statebed.subtasks.outbox import encode_outbox
+from statebed.subtasks.figures import Measured, SubtaskFigures, WaitTimer, memory_figures, operator_figures
+from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces
+from statebed.subtasks.staged_writer import StagedOutput
 
+MOST_STAGED_BYTES = 64 << 10
+"""Maximum number of bytes that the writer of a two-phase sink may return."""
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
 """A subtask ends with its epoch: a background compaction would be lost work and make files depend on timing."""
 
@@ -73,10 +85,14 @@ class SubtaskTask:
     epoch_time_us: int
     edits: tuple[bytes, ...] = ()
     """Edits from compactions of the operator's files; those that apply to the base are applied."""
-    merging_epoch: int | None = None
+    compacting_epoch: int | None = None
     """A compaction in progress reads files of epochs up to this one; the checkpoint does not compact them if it can."""
     deliveries: tuple["Delivery", ...] = ()
     """Deliveries to publish; the main output if empty."""
+    staging: tuple[StagedOutput, ...] = ()
+    """Writers of two-phase sinks."""
+    staged_only: frozenset[str] = frozenset()
+    """Streams without an outbox file, because only two-phase sinks read them."""
 
     def of(self, subtask_index: int) -> "SubtaskTask":
         """Return the same task for another subtask."""
@@ -100,6 +116,7 @@ class _ReportWire(msgspec.Struct, array_like=True, frozen=True):
     outbox: list[bytes]
     numbers: dict[str, int | None]
     matches: bytes | None
+    staged: list[tuple[str, bytes]] = []
 
 
 @dataclass(frozen=True)
@@ -128,6 +145,8 @@ class SubtaskReport:
     """First processing time at which a step is due even without rows."""
     matches: pb.JoinMatches | None = None
     """Matches of a join by time in this epoch."""
+    staged: tuple[tuple[str, bytes], ...] = ()
+    """Two-phase sinks, and what their writers returned."""
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -138,6 +157,7 @@ class SubtaskReport:
             outbox=[file.SerializeToString(deterministic=True) for file in self.outbox],
             numbers={name: getattr(self, name) for name in _NUMBERS},
             matches=None if self.matches is None else self.matches.SerializeToString(deterministic=True),
+            staged=list(self.staged),
         )
         return msgspec.msgpack.encode(wire)
 
@@ -151,6 +171,7 @@ class SubtaskReport:
             reference=pb.SubtaskReference.FromString(wire.reference),
             outbox=tuple(pb.OutboxFile.FromString(file) for file in wire.outbox),
             matches=None if wire.matches is None else pb.JoinMatches.FromString(wire.matches),
+            staged=tuple(wire.staged),
             **wire.numbers,  # type: ignore[arg-type]  # the names are this class's own fields
         )
 
@@ -188,7 +209,7 @@ def run_subtask(
     """
     operator = task.operator
     tiers = Tiers.shared() if tiers is None else tiers
-    waiting, spilled = Waiting(), _spilled_bytes(tiers)
+    waiting, spilled = WaitTimer(), _spilled_bytes(tiers)
     tiers.memory.restart_peak()
     started = time.perf_counter()
     with TableManager(
@@ -201,19 +222,21 @@ def run_subtask(
         cache=cache,
         combines=operator.combines,
         edits=task.edits,
-        merging_epoch=task.merging_epoch,
+        compacting_epoch=task.compacting_epoch,
         earlier=earlier_tables(operator),
     ) as manager:
         _check_definition(task, manager)
         _check_watermarks(task, manager.watermark_us)
         manager.advance(time=task.epoch_time_us)
         upgrade_state(operator, manager, task.clock)
-        inputs = [waiting.over(_routed(some, task)) for some in (batches, *more)]
+        inputs = [waiting.over(_routed(rows, task, place)) for place, rows in enumerate((batches, *more))]
         result = operator.step(manager, inputs, task.clock)
         stepped = time.perf_counter()
-        outbox = _write_outbox(task, store, result)
+        outbox = _write_outbox(task, store, result, tiers)
+        staged = tuple(_write_staged(task, result))
         taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
         report = _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
+        report = replace(report, staged=staged)
         merge_us = _micros(stepped - started - waiting.seconds)
         write_us = _micros(time.perf_counter() - stepped)
         if measured is not None:
@@ -270,10 +293,11 @@ def _report(
 
 
 def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
-    """Return the part of the base's record that this subtask is restored from."""
+    """Return the part of the base's record that this subtask is restored from: all of it if a table is global."""
     owned = owned_range(task.subtask_index, task.parallelism)
     references = [pb.SubtaskReference.FromString(data) for data in task.base]
-    references = [one for one in references if overlaps(one.owned, owned)]
+    if not any(table.WhichOneof("kind") == "global_keyed" for table in task.operator.tables.values()):
+        references = [reference for reference in references if overlaps(reference.owned, owned)]
     if not references:
         return None
     entry = pb.OperatorEntry(operator_id=task.operator.operator_id, subtasks=references)
@@ -286,8 +310,8 @@ def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
     """
     changed = [
         f"table {name!r}: {difference}"
-        for name, found in manager.evolutions.items()
-        for difference in found
+        for name, differences in manager.evolutions.items()
+        for difference in differences
         if difference.what != TIME_TO_LIVE
     ]
     if changed and not task.operator.definition.tables_evolve:
@@ -310,10 +334,14 @@ def _check_watermarks(task: SubtaskTask, closed_us: int | None) -> None:
         )
 
 
-def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa.RecordBatch]:
-    """Yield the batches after checking that this subtask owns every row."""
+def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask, place: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an input after checking that this subtask owns every row, unless all subtasks get them."""
     owned = owned_range(task.subtask_index, task.parallelism)
+    broadcast = any(number == place and input_.broadcast for number, input_ in enumerate(task.operator.inputs))
     for batch in batches:
+        if broadcast:
+            yield batch
+            continue
         hashes = uint64_values(batch.column(KEY_HASH))
         if not bool(in_range(hashes, owned).all()):
             raise SubtaskError(
@@ -324,13 +352,81 @@ def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa
         yield batch
 
 
-def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult) -> list[pb.OutboxFile]:
-    made = [(delivery.stream, delivery.rows(result.outputs)) for delivery in task.deliveries or (MainOutput(),)]
-    return [_outbox_file(task, store, stream, rows) for stream, rows in made if rows.num_rows]
+def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult, tiers: Tiers) -> list[pb.OutboxFile]:
+    files = []
+    for delivery in task.deliveries or (MainOutput(),):
+        if delivery.stream in task.staged_only:
+            continue
+        for part in slices_of(result.outputs, FILE_ROWS):
+            found = _outbox_file(task, store, delivery, part, tiers)
+            files += [] if found is None else [found]
+    return files
 
 
-def _outbox_file(task: SubtaskTask, store: ObjectStore, stream: str, rows: pa.Table) -> pb.OutboxFile:
-    data = encode_outbox(rows.drop_columns([TIME]) if TIME in rows.schema.names else rows)
+def _write_staged(task: SubtaskTask, result: StepResult) -> Iterator[tuple[str, bytes]]:
+    """Let the writers of two-phase sinks write the output; yield each sink and what its writer returned."""
+    for delivery in task.deliveries or (MainOutput(),):
+        for output in task.staging:
+            if output.stream != delivery.stream:
+                continue
+            for number, part in enumerate(slices_of(result.outputs, FILE_ROWS)):
+                rows = _without_time(delivery.rows(part))
+                if rows.num_rows:
+                    yield output.sink_id, _staged(task, output, rows, number)
+
+
+def _staged(task: SubtaskTask, output: StagedOutput, rows: pa.Table, number: int) -> bytes:
+    part = f"{task.operator.operator_id}-{task.subtask_index}" + (f"-{number}" if number else "")
+    try:
+        data = output.writer.write(rows, epoch=task.epoch, part=part)
+    except Exception as error:
+        raise SinkError(
+            f"the writer of sink {output.sink_id} raised {error_text(error)}",
+            where=f"{task.info.where}, epoch {task.epoch}, {rows.num_rows} rows; {raised_at(error)}",
+            fix="fix the writer and start the job again: nothing of the epoch is committed",
+        ) from error
+    if not isinstance(data, bytes) or len(data) > MOST_STAGED_BYTES:
+        got = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
+        raise InputError(
+            f"the writer of sink {output.sink_id} must return at most {MOST_STAGED_BYTES} bytes, got {got}",
+            where=task.info.where,
+            fix="return the names of what was written, not the rows: the bytes become part of the record",
+        )
+    return data
+
+
+def slices_of(outputs: Mapping[str, pa.Table], rows: int) -> Iterator[Mapping[str, pa.Table]]:
+    """Yield the outputs in slices of at most `rows` rows each; at least one slice."""
+    most = max((table.num_rows for table in outputs.values()), default=0)
+    for start in range(0, max(most, 1), rows):
+        yield {name: table.slice(start, rows) for name, table in outputs.items()}
+
+
+def _outbox_file(
+    task: SubtaskTask, store: ObjectStore, delivery: Delivery, outputs: Mapping[str, pa.Table], tiers: Tiers
+) -> pb.OutboxFile | None:
+    """Write the rows of a delivery, converted and encoded one row group at a time; None if there are none."""
+    count = 0
+
+    def pieces() -> Iterator[pa.Table]:
+        nonlocal count
+        for part in slices_of(outputs, ROW_GROUP_ROWS):
+            rows = delivery.rows(part)
+            if rows.num_rows:
+                count += rows.num_rows
+                yield _without_time(rows)
+
+    made = pieces()
+    first = next(made, None)
+    if first is None:
+        return None
+    data = encode_outbox_pieces(itertools.chain([first], made))
+    stream = delivery.stream
+    with tiers.memory.reserve(task.operator.operator_id, Purpose.WRITES, len(data)):
+        return _stored_outbox(task, store, stream, data, rows=count)
+
+
+def _stored_outbox(task: SubtaskTask, store: ObjectStore, stream: str, data: bytes, *, rows: int) -> pb.OutboxFile:
     path = names.outbox_file(task.epoch, task.operator.operator_id, stream, task.subtask_index, digest(data))
     put_verified(store, path, data)
     return pb.OutboxFile(
@@ -339,6 +435,11 @@ def _outbox_file(task: SubtaskTask, store: ObjectStore, stream: str, rows: pa.Ta
         stream=stream,
         path=path,
         size=len(data),
-        rows=rows.num_rows,
+        rows=rows,
         crc32c=crc32c(data),
     )
+
+
+def _without_time(rows: pa.Table) -> pa.Table:
+    """Return the columns that sinks get."""
+    return rows.drop_columns([TIME]) if TIME in rows.schema.names else rows

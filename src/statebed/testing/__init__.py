@@ -11,6 +11,6 @@ The operators, the state engine and the protocol are the ones used everywhere el
 store is given.
 """
 
-from statebed.testing.run import TestRun, evaluate, evaluate_over, run
+from statebed.testing.run import TestRun, evaluate, evaluate_over, run, write_example
 
-__all__ = ["TestRun", "evaluate", "evaluate_over", "run"]
+__all__ = ["TestRun", "evaluate", "evaluate_over", "run", "write_example"]

@@ -104,7 +104,7 @@ class Cluster:
                 made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
                 self._rows_out[node.operator.operator_id] = made[MAIN].num_rows
             else:
-                made = {MAIN: pa.concat_tables([with_weights(one, node.outputs[MAIN]) for one in given])}
+                made = {MAIN: pa.concat_tables([with_weights(rows, node.outputs[MAIN]) for rows in given])}
             result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
         self._pending = (after, epoch_time_us)
         self._results = result.results
@@ -123,7 +123,9 @@ class Cluster:
                     for manager in self._managers[node.operator.operator_id]
                 ]
             )
-        entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
+        entries = [
+            operator_entry([checkpoint.result(TIMEOUT_SECONDS) for checkpoint in checkpoint]) for checkpoint in waiting
+        ]
         for entry, node in zip(entries, self._operators(), strict=True):
             result = self._results.get(node.operator.operator_id, StepResult({}))
             clock, definition = after[node.operator.operator_id], node.operator.definition
@@ -131,15 +133,19 @@ class Cluster:
             entry.rows_in, entry.rows_late = result.rows_in, result.rows_late
             entry.rows_out = self._rows_out.get(node.operator.operator_id, 0)
             entry.inputs.extend(
-                pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=clock.watermark_us, origins=names)
-                for one, names in zip(node.operator.inputs, self.graph.origins(node.operator.operator_id), strict=True)
+                pb.InputWatermark(
+                    input=input_.name, late_us=clock.late_us, watermark_us=clock.watermark_us, origins=names
+                )
+                for input_, names in zip(
+                    node.operator.inputs, self.graph.origins(node.operator.operator_id), strict=True
+                )
             )
         position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, marks_of(after)))
         record = self.run.commit(
             EpochDraft(
                 operators=entries,
                 source_position=position,
-                sources=[source_entry(name, one) for name, one in clocks.items()],
+                sources=[source_entry(name, source_clock) for name, source_clock in clocks.items()],
                 epoch_time_us=epoch_time_us,
                 parallelism=self.parallelism,
                 figures=pb.EpochFigures(
@@ -148,6 +154,10 @@ class Cluster:
             )
         )
         self.sources, self._before = dict(clocks), marks_of(after)
+        for node in self._operators():
+            if any(input_.broadcast for input_ in node.operator.inputs):
+                for manager in self._managers[node.operator.operator_id]:
+                    manager.refresh(record)
         return record
 
     def compact(self) -> None:
@@ -194,7 +204,10 @@ class Cluster:
         for index, manager in enumerate(self._managers[node.operator.operator_id]):
             manager.advance(time=clock.epoch_time_us)
             upgrade_state(node.operator, manager, clock)
-            mine = [_owned_by(rows, index, self.parallelism).to_batches() for rows in fed]
+            mine = [
+                (rows if input_.broadcast else _owned_by(rows, index, self.parallelism)).to_batches()
+                for input_, rows in zip(node.operator.inputs, fed, strict=True)
+            ]
             steps.append(node.operator.step(manager, mine, clock))
         made = {
             name: pa.concat_tables([output.schema.empty_table(), *_given(steps, name)])
@@ -234,7 +247,9 @@ def latest_event_time(rows: pa.Table) -> int | None:
 
 
 def _encoded(clocks: Mapping[str, SourceClock], marks: Mapping[str, int | None]) -> bytes:
-    sources = {name: [one.watermark_us, one.max_event_time_us, one.last_rows_us] for name, one in clocks.items()}
+    sources = {
+        name: [clock.watermark_us, clock.max_event_time_us, clock.last_rows_us] for name, clock in clocks.items()
+    }
     return json.dumps({"sources": sources, "operators": dict(marks)}).encode()
 
 

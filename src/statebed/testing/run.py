@@ -10,20 +10,21 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from statebed.aggregates import Aggregate
+from statebed.aggregates import Aggregate, functions
 from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError
 from statebed.flow import Edge, Flow, Graph, OperatorNode, SourceNode
 from statebed.flow.clocks import SourceClock, next_clocks
 from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes
+from statebed.inspect.tables.row_reader import json_text
 from statebed.operators.changelog import consolidated
 from statebed.operators.input_rows import exact_cast
 from statebed.operators.window_definition import tumbling
 from statebed.operators.windows.function_calls import WindowCall
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
 from statebed.state.memory.budget import guarantees_of
-from statebed.storage import MemoryStore, ObjectStore
+from statebed.storage import LocalStore, MemoryStore, ObjectStore
 from statebed.testing.cluster import Cluster, ClusterSettings, EpochResult, latest_event_time
 from statebed.testing.values import Time, exact_column, micros
 
@@ -112,6 +113,21 @@ def evaluate_over(rows: Sequence[Mapping[str, Any]], by: str, /, **calls: Window
     return {name: [row[name] for row in results] for name in calls}
 
 
+def write_example(folder: str | Path) -> None:
+    """Write the state of a small job, to try out what reads state: job `rides`, operator `earned`, epochs 2 and 3.
+
+    >>> write_example("state")
+    >>> sb.read_state("state", job="rides", operator="earned", epoch=2, results=True).to_arrow().to_pylist()
+    [{'driver': 'ann', 'total': 7.5}]
+    """
+    flow = Flow("rides")
+    rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
+    rides.key_by("driver", name="earned").agg(total=functions.sum("fare"))
+    with run(flow, store=LocalStore(folder)) as test:
+        test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+        test.feed("rides", [{"driver": "bob", "fare": 5.0, "ts": "2026-01-01T12:01:00Z"}])
+
+
 class TestRun:
     """A test run, in which each `feed`, `watermark` and `tick` is an epoch."""
 
@@ -135,7 +151,7 @@ class TestRun:
 
     def feed_all(self, rows: Mapping[str, Rows]) -> None:
         """Run an epoch with rows of several sources."""
-        self._epoch({name: self._source_rows(name, some) for name, some in rows.items()})
+        self._epoch({name: self._source_rows(name, source_rows) for name, source_rows in rows.items()})
 
     def watermark(self, time: Time, *, source: str | None = None) -> None:
         """Run an epoch without rows, with this watermark for one source or for all.
@@ -146,7 +162,7 @@ class TestRun:
         moment = micros(time)
         names = [self._source(source).name] if source is not None else list(self._graph.sources)
         clocks = dict(self._cluster.sources)
-        self._epoch({}, clocks | {name: clocks[name].said(moment) for name in names})
+        self._epoch({}, clocks | {name: clocks[name].with_watermark(moment) for name in names})
 
     def tick(self, *, to: Time | None = None, epochs: int = 1) -> None:
         """Run epochs without rows; `to` sets the processing time."""
@@ -212,12 +228,17 @@ class TestRun:
         return pa.concat_tables([empty, *pieces])
 
     def state(self, operator: str, table: str) -> pa.Table:
-        """Return all rows of a table of an operator."""
+        """Return all rows of a table of an operator; broadcast tables show keys and values as JSON."""
         node = self._graph.nodes[self._graph.names[operator].node]
         if not isinstance(node, OperatorNode) or table not in node.operator.tables:
             known = list(node.operator.tables) if isinstance(node, OperatorNode) else []
             raise InputError(f"{operator!r} has no table {table!r}", fix=f"its tables are {known}")
-        keyed = node.operator.tables[table].WhichOneof("kind") == "keyed"
+        kind = node.operator.tables[table].WhichOneof("kind")
+        if kind == "global_keyed":
+            items = list(self._cluster.managers(operator)[0].get_global_keyed_state(table).items())
+            texts = [[json_text(part) for part in item] for item in items]
+            return pa.table({"key": [key for key, _ in texts], "value": [value for _, value in texts]})
+        keyed = kind == "keyed"
         pieces = []
         for manager in self._cluster.managers(operator):
             pieces += list(manager.get_keyed(table).scan()) if keyed else [manager.get_time_keyed(table).read()]
@@ -246,7 +267,7 @@ class TestRun:
         result = self._cluster.epoch(fed, clocks, self._now_us)
         latest = {name: latest_event_time(rows) for name, rows in fed.items()}
         self._cluster.commit(
-            {name: one.seen(latest.get(name), epoch_time_us=self._now_us) for name, one in clocks.items()}
+            {name: clock.seen(latest.get(name), epoch_time_us=self._now_us) for name, clock in clocks.items()}
         )
         self._keep(result)
 

@@ -73,7 +73,7 @@ def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return all(_parts(given, kept, kind))
     if isinstance(given, dt.datetime) and isinstance(kept, dt.datetime):
-        nanoseconds = (getattr(one, "nanosecond", 0) for one in (given, kept))
+        nanoseconds = (getattr(time, "nanosecond", 0) for time in (given, kept))
         return len(set(nanoseconds)) == 1 and _instant(given) == _instant(kept)
     if isinstance(given, float):
         # A float is written with the fewest digits that identify it.
@@ -92,9 +92,9 @@ def _parts(given: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:
     if pa.types.is_map(kind):
         given = list(given.items() if isinstance(given, Mapping) else given)
         kind = pa.list_(pa.struct([("0", kind.key_type), ("1", kind.item_type)]))
-        given, kept = ([{"0": one[0], "1": one[1]} for one in some] for some in (given, kept))
+        given, kept = ([{"0": pair[0], "1": pair[1]} for pair in entries] for entries in (given, kept))
     yield len(given) == len(kept)
-    yield from (_is_same(one, other, kind.value_type) for one, other in zip(given, kept, strict=False))
+    yield from (_is_same(value, other, kind.value_type) for value, other in zip(given, kept, strict=False))
 
 
 def _instant(time: dt.datetime) -> dt.datetime:

@@ -15,10 +15,10 @@ EXCEPTIONS = f"{JOB}/exceptions"
 EVENTS = f"{JOB}/events"
 
 
-def made(pattern: str, **names: str | int) -> str:
+def page_path(pattern: str, **names: str | int) -> str:
     """Return the path of a page.
 
-    >>> made(EPOCH, job="rides", epoch=7)
+    >>> page_path(EPOCH, job="rides", epoch=7)
     '/jobs/rides/epochs/7'
     """
     return pattern.format(**{name: quote(str(value), safe="") for name, value in names.items()})

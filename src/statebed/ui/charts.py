@@ -176,7 +176,7 @@ class _Drawing:
                     below += value
             if below > self.high:
                 cuts += self._cut(place, below)
-        return [*(path.format(colour, "".join(some)) for colour, some in bars.items() if some), *cuts]
+        return [*(path.format(colour, "".join(parts)) for colour, parts in bars.items() if parts), *cuts]
 
     def _cut(self, place: int, whole: float) -> list[Markup]:
         """Mark a bar that exceeds the plot with a gap and its value."""
@@ -229,7 +229,7 @@ class _Drawing:
 
     def _told(self, place: int) -> str:
         chart = self.chart
-        known = [(one.name, one.values[place]) for one in chart.series if one.values[place] is not None]
+        known = [(line.name, line.values[place]) for line in chart.series if line.values[place] is not None]
         lines = [f"{visible_text.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
         if chart.shape is ChartShape.BARS and len(known) > 1:
             lines.append(f"together: {chart.unit.text(sum(value or 0.0 for _, value in known))}")

@@ -139,7 +139,7 @@ def key_coverage(files: Sequence[pb.FileEntry], owned: Sequence[pb.HashRange]) -
         )
         for file in files
     )
-    starts = sorted({one.first for one in owned} - {0})
+    starts = sorted({owned_range.first for owned_range in owned} - {0})
     return Coverage("Key hashes", spans, tuple(start / SPACE for start in starts), "0", "2⁶⁴ - 1")
 
 

@@ -54,10 +54,10 @@ def _window(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
-    if isinstance(value, list) and all(isinstance(one, list) and one for one in value):
-        return "; ".join(" ".join(filter(None, map(_text, one))) for one in value)
+    if isinstance(value, list) and all(isinstance(item, list) and item for item in value):
+        return "; ".join(" ".join(filter(None, map(_text, item))) for item in value)
     if isinstance(value, str | int | float):
         return str(value)
     return json.dumps(value, ensure_ascii=False)

@@ -59,11 +59,11 @@ class History:
         return _LEFT + (_WIDTH - 2 * _LEFT) * min(max(share, 0.0), 1.0)
 
     def _y(self, lineage: str) -> float:
-        lanes = [one.lineage for one in self.lineages]
+        lanes = [line.lineage for line in self.lineages]
         return _TOP + 22 + (lanes.index(lineage) if lineage in lanes else 0) * _LANE
 
     def _kept_until(self, run: RunSummary) -> int:
-        lane = next((one for one in self.lineages if one.lineage == run.lineage), None)
+        lane = next((lineage for lineage in self.lineages if lineage.lineage == run.lineage), None)
         if lane is None or lane.status == "current":
             return run.last_epoch or run.run
         return lane.kept_until or 0
@@ -92,7 +92,7 @@ class History:
             origin = self._lane_at(lane)
             if origin is None:
                 continue
-            run = next((one for one in self.runs if one.lineage == lane.lineage), None)
+            run = next((candidate for candidate in self.runs if candidate.lineage == lane.lineage), None)
             if run is not None:
                 x1, y1 = self._x(lane.base + 1), self._y(origin) + _BAR
                 x2, y2 = self._x(run.run), self._y(lane.lineage) + _BAR / 2
@@ -112,14 +112,14 @@ class History:
         return [
             flag.format(
                 self.link,
-                one.epoch,
-                self._x(one.epoch + 0.5),
-                self._y(one.lineage),
+                savepoint.epoch,
+                self._x(savepoint.epoch + 0.5),
+                self._y(savepoint.lineage),
                 _FLAG,
-                visible_text.clipped(one.savepoint),
+                visible_text.clipped(savepoint.savepoint),
             )
-            for one in self.savepoints
-            if first <= one.epoch <= last
+            for savepoint in self.savepoints
+            if first <= savepoint.epoch <= last
         ]
 
     def _names(self) -> list[Markup]:
@@ -128,7 +128,7 @@ class History:
         parts = [text.format(_LEFT, 12, "start", f"record {first:,}")]
         parts.append(text.format(_WIDTH - _LEFT, 12, "end", f"{last:,}"))
         for lane in self.lineages:
-            run = next((one for one in self.runs if one.lineage == lane.lineage), None)
+            run = next((candidate for candidate in self.runs if candidate.lineage == lane.lineage), None)
             x = min(self._x(run.run if run else first), _WIDTH * 0.72)
             words_of = f"lineage {visible_text.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
             parts.append(text.format(x, self._y(lane.lineage) + _BAR + 12, "start", words_of))

@@ -1,10 +1,10 @@
 """Diagram of the operators of a job between its sources and sinks, drawn from one record.
 
-Boxes are arranged in columns from left to right, each to the right of its inputs. The inputs of an operator come from
-the record. If it names none, the only operator of a job is drawn as reading all sources.
+The inputs of an operator come from the record. If it names none, the only operator of a job is drawn as reading all
+sources.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -13,16 +13,16 @@ from markupsafe import Markup
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.operator_names import OperatorNames
 from statebed.present import units
+from statebed.present.graph_layout import LayoutNode, Rectangle, Spacing, columns_of, laid_out
 from statebed.ui import visible_text
 from statebed.ui.definitions import kind
 from statebed.ui.points import StateTotals
 
 _WIDTH = 230.0
-_GAP = 46.0
-_SPACE = 18.0
+_MARGIN = 2.0
+_SPACING = Spacing(gap=46.0, space=18.0, left=_MARGIN, top=_MARGIN)
 _LINE = 17.0
 _PADDING = 12.0
-_MARGIN = 2.0
 _LETTERS = 32
 """Number of characters that fit a line of a box."""
 _NAME_LETTERS = 26
@@ -46,13 +46,6 @@ class GraphBox:
     @property
     def height(self) -> float:
         return 2 * _PADDING + (1 + len(self.lines)) * _LINE + (_BAR + 6 if self.tiers else 0) - 4
-
-
-@dataclass
-class _Placed:
-    box: GraphBox
-    x: float = 0.0
-    y: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,20 +80,20 @@ def graph_of(
     names = OperatorNames.of(record)
     operators = [entry for entry in record.operators if not entry.retired]
     ids = {entry.operator_id for entry in operators}
-    sources = [_source(one) for one in record.sources]
-    known = {box.key for box in sources} | {_operator_key(one) for one in ids}
+    sources = [_source(source) for source in record.sources]
+    known = {box.key for box in sources} | {_operator_key(operator_id) for operator_id in ids}
     boxes: list[GraphBox] = [*sources]
     for entry in operators:
         reads = [*_reads(entry, known)]
         if not reads and len(operators) == 1:
             if not sources:
-                boxes += [GraphBox(f"s:{one.input}", "source", one.input, ()) for one in entry.inputs]
+                boxes += [GraphBox(f"s:{input_.input}", "source", input_.input, ()) for input_ in entry.inputs]
             reads = [box.key for box in boxes if box.style == "source"]
         name = names(entry.operator_id)
         boxes.append(_operator(entry, name, state.get(entry.operator_id), tuple(reads), link))
     published = published or record
     for sink in published.sinks:
-        origins = [_operator_key(one) for one in _feeding(published, sink, ids)]
+        origins = [_operator_key(operator_id) for operator_id in _feeding(published, sink, ids)]
         lines = (f"stream {sink.stream}",) if sink.stream else ()
         boxes.append(GraphBox(f"k:{sink.sink_id}", "sink", sink.sink_id, lines, reads=tuple(origins)))
     return JobGraph(tuple(boxes))
@@ -149,77 +142,39 @@ def _operator(
 
 
 def _drawn(graph: JobGraph) -> Markup:
-    placed = _placed(graph.boxes)
-    width = max((one.x + _WIDTH for one in placed.values()), default=0.0) + _MARGIN
-    height = max((one.y + one.box.height for one in placed.values()), default=0.0) + _MARGIN
-    arrows = [
-        _arrow(placed[key], one)
-        for one in placed.values()
-        for key in one.box.reads
-        if key in placed and key != one.box.key
-    ]
-    greatest = max((sum(one.box.tiers) for one in placed.values() if one.box.tiers), default=0)
+    boxes = list({box.key: box for box in graph.boxes}.values())
+    numbers = {box.key: number for number, box in enumerate(boxes)}
+    reads = [[numbers[key] for key in box.reads if key in numbers and key != box.key] for box in boxes]
+    columns = columns_of(reads, sources=[number for number, box in enumerate(boxes) if box.style == "source"])
+    nodes = [LayoutNode(column, _WIDTH, box.height) for column, box in zip(columns, boxes, strict=True)]
+    edges = [(start, end) for end, inputs in enumerate(reads) for start in inputs]
+    layout = laid_out(nodes, edges, _SPACING)
+    width, height = layout.right + _MARGIN, layout.bottom + _MARGIN
+    greatest = max((sum(box.tiers) for box in boxes if box.tiers), default=0)
+    arrow = Markup('<path class="arrow" marker-end="url(#arrow-tip)" d="{}"/>')
     frame = Markup(
         '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="group" aria-label="{}">'
         '<defs><marker id="arrow-tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         'orient="auto"><path class="tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>{}</svg>'
     )
-    parts = [*arrows, *(_box(one, greatest) for one in placed.values())]
+    parts = [
+        *(arrow.format(route.path) for route in layout.routes),
+        *(_box(box, place, greatest) for box, place in zip(boxes, layout.boxes, strict=True)),
+    ]
     return frame.format(width, height, width, height, graph.described, Markup("").join(parts))
 
 
-def _placed(boxes: Sequence[GraphBox]) -> dict[str, _Placed]:
-    """Place each box in the column to the right of its inputs, sources first."""
-    by_key = {box.key: box for box in boxes}
-    columns = dict.fromkeys(by_key, 0)
-    for _ in boxes:  # the longest chain has at most this many boxes
-        for box in by_key.values():
-            before = [columns[key] for key in box.reads if key in by_key and key != box.key]
-            columns[box.key] = 0 if box.style == "source" else min(1 + max(before, default=0), len(boxes))
-    stacks: dict[int, list[_Placed]] = {column: [] for column in sorted(set(columns.values()))}
-    for box in by_key.values():
-        stacks[columns[box.key]].append(_Placed(box))
-    tallest = max((_tall(stack) for stack in stacks.values()), default=0.0)
-    placed: dict[str, _Placed] = {}
-    for number, stack in enumerate(stacks.values()):
-        stack.sort(key=lambda one: _middle_of([placed[key] for key in one.box.reads if key in placed]))
-        y = _MARGIN + (tallest - _tall(stack)) / 2
-        for one in stack:
-            one.x, one.y = _MARGIN + number * (_WIDTH + _GAP), y
-            y += one.box.height + _SPACE
-        placed |= {one.box.key: one for one in stack}
-    return placed
-
-
-def _middle_of(before: Sequence[_Placed]) -> float:
-    """Return the mean vertical centre of the inputs. Sorting boxes by it reduces crossing arrows."""
-    return sum(one.y + one.box.height / 2 for one in before) / len(before) if before else 0.0
-
-
-def _tall(stack: Sequence[_Placed]) -> float:
-    return sum(one.box.height for one in stack) + _SPACE * max(len(stack) - 1, 0)
-
-
-def _arrow(start: _Placed, end: _Placed) -> Markup:
-    x1, y1 = start.x + _WIDTH, start.y + start.box.height / 2
-    x2, y2 = end.x - 1, end.y + end.box.height / 2
-    bend = max((x2 - x1) / 2, 20.0)
-    way = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
-    return Markup('<path class="arrow" marker-end="url(#arrow-tip)" d="{}"/>').format(way)
-
-
-def _box(one: _Placed, greatest: int) -> Markup:
-    box = one.box
+def _box(box: GraphBox, place: Rectangle, greatest: int) -> Markup:
     rect = Markup('<rect class="box {}" x="{:.1f}" y="{:.1f}" width="{:.0f}" height="{:.1f}" rx="8"/>')
     text = Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>')
-    parts = [rect.format(box.style, one.x, one.y, _WIDTH, box.height)]
-    y = one.y + _PADDING + 11
-    parts.append(text.format("name", one.x + _PADDING, y, _cut(box.name, _NAME_LETTERS)))
+    parts = [rect.format(box.style, place.x, place.y, _WIDTH, box.height)]
+    y = place.y + _PADDING + 11
+    parts.append(text.format("name", place.x + _PADDING, y, _cut(box.name, _NAME_LETTERS)))
     for line in box.lines:
         y += _LINE
-        parts.append(text.format("small", one.x + _PADDING, y, _cut(line, _LETTERS)))
+        parts.append(text.format("small", place.x + _PADDING, y, _cut(line, _LETTERS)))
     if box.tiers is not None:
-        parts.append(_tier_bar(box.tiers, greatest, one.x + _PADDING, y + 9))
+        parts.append(_tier_bar(box.tiers, greatest, place.x + _PADDING, y + 9))
     title = Markup("<title>{}</title>").format("\n".join(visible_text.clipped(text) for text in (box.name, *box.lines)))
     body = Markup("<g>{}{}</g>").format(title, Markup("").join(parts))
     return Markup('<a href="{}">{}</a>').format(box.link, body) if box.link else body

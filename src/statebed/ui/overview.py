@@ -131,16 +131,18 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
         return []
     held = [totals(point.figures) for point in shown]
     memories = [memory(point.figures) for point in shown]
-    budget = next((one.budget_bytes for one in reversed(memories) if one is not None and one.budget_bytes), None)
+    budget = next(
+        (sample.budget_bytes for sample in reversed(memories) if sample is not None and sample.budget_bytes), None
+    )
     epochs = tuple(point.epoch for point in shown)
 
     def lines(name: str, title: str, about: str, unit: Unit, *series: Series) -> Chart:
         return Chart(name, title, about, epochs, series, unit)
 
     def counted(name: str, value: Callable[[StateTotals], int], colour: int) -> Series:
-        return Series(name, tuple(None if one is None else value(one) for one in held), colour)
+        return Series(name, tuple(None if sample is None else value(sample) for sample in held), colour)
 
-    peaks = Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3)
+    peaks = Series("held", tuple(None if sample is None else sample.peak_bytes for sample in memories), 3)
     made = [
         _phases(points, shown),
         lines(
@@ -178,9 +180,9 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
             "State by tier",
             "Bytes at the end of each epoch. State in memory or on local disk is also in the store once committed.",
             Unit.BYTES,
-            counted("in the store", lambda one: one.store_bytes, 2),
-            counted("on local disk", lambda one: one.disk_bytes, 4),
-            counted("in memory", lambda one: one.memory_bytes, 3),
+            counted("in the store", lambda state: state.store_bytes, 2),
+            counted("on local disk", lambda state: state.disk_bytes, 4),
+            counted("in memory", lambda state: state.memory_bytes, 3),
         ),
         replace(
             lines("memory", "Peak memory", "Of all worker processes, against their budget.", Unit.BYTES, peaks),
@@ -192,26 +194,30 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
             "Spills and loads",
             "Pieces of state spilled from memory to local disk, and pieces loaded back.",
             Unit.COUNT,
-            counted("spills", lambda one: one.spills, 5),
-            counted("loads", lambda one: one.loads, 2),
+            counted("spills", lambda state: state.spills, 5),
+            counted("loads", lambda state: state.loads, 2),
         ),
         lines(
-            "files", "Data files", "Live files of all tables.", Unit.COUNT, counted("files", lambda one: one.files, 2)
+            "files",
+            "Data files",
+            "Live files of all tables.",
+            Unit.COUNT,
+            counted("files", lambda state: state.files, 2),
         ),
         lines(
             "debt",
             "Compaction debt",
             "Bytes that a full compaction would read.",
             Unit.BYTES,
-            counted("debt", lambda one: one.compaction_debt_bytes, 4),
+            counted("debt", lambda state: state.compaction_debt_bytes, 4),
         ),
     ]
     return [chart for chart in made if not chart.is_empty]
 
 
 def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
-    parts = {point.epoch: found for point, found in zip(points, phases(points), strict=True)}
-    has_phases = any(name != OTHER for found in parts.values() for name in found)
+    parts = {point.epoch: point_phases for point, point_phases in zip(points, phases(points), strict=True)}
+    has_phases = any(name != OTHER for point_phases in parts.values() for name in point_phases)
     series = tuple(
         Series(name if has_phases else "whole epoch", tuple(parts[point.epoch].get(name, 0) for point in shown), colour)
         for name, colour in PHASE_COLOURS.items()

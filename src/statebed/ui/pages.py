@@ -131,21 +131,21 @@ class PageHandlers:
         reader = self._reader(request)
         epoch = _number(request.query_params.get("epoch"), "epoch")
         operator, table = self._table(request, reader, epoch)
-        asked = self._question(request, operator, table)
+        row_request = self._row_request(request, operator, table)
         query = [(name, value) for name, value in request.query_params.multi_items() if name != "epoch"]
         return self._page(
             "table",
             reader,
             view=operator,
             table=table,
-            keys=list(zip(table.keys, [*asked.key, *[""] * len(table.keys)], strict=False)),
-            asked=asked,
+            keys=list(zip(table.keys, [*row_request.key, *[""] * len(table.keys)], strict=False)),
+            row_request=row_request,
             query=query,
             epoch=epoch,
             key_coverage=key_coverage(table.files, table.owned),
             time_coverage=time_coverage(table.files),
             largest=sorted(table.files, key=lambda file: -file.size)[:_MOST_FILES],
-            is_live=not epoch and not asked.is_asked,
+            is_live=not epoch and not row_request.is_filtered,
         )
 
     def history(self, request: Request) -> Response:
@@ -165,7 +165,7 @@ class PageHandlers:
         """Show rows of a table."""
         reader = self._reader(request)
         operator, table = self._table(request, reader, _number(request.query_params.get("epoch"), "epoch"))
-        asked = self._question(request, operator, table)
+        row_request = self._row_request(request, operator, table)
         query = [pair for pair in request.query_params.multi_items() if pair[0] != "page"]
         alone = [pair for pair in query if pair[0] != "stored"]
         links = {
@@ -174,15 +174,15 @@ class PageHandlers:
             "stored": f"{request.url.path}?{urlencode([*alone, ('stored', '1')])}",
             "most": row_views.MOST_PAGES,
         }
-        return self._part("rows", lambda: {"found": row_views.sample(asked), "asked": asked, **links})
+        return self._part("rows", lambda: {"rows": row_views.sample(row_request), "row_request": row_request, **links})
 
     def changes_part(self, request: Request) -> Response:
         """Show the changes of an epoch to the rows of a table."""
         reader = self._reader(request)
         epoch = _number(request.query_params.get("epoch"), "epoch")
         operator, table = self._table(request, reader, epoch)
-        asked = replace(self._question(request, operator, table), epoch=operator.record.epoch)
-        return self._part("changes", lambda: {"changed": row_views.changed(asked, since=operator.record.base)})
+        row_request = replace(self._row_request(request, operator, table), epoch=operator.record.epoch)
+        return self._part("changes", lambda: {"changed": row_views.changed(row_request, since=operator.record.base)})
 
     # ---- errors ----------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class PageHandlers:
         names = request.path_params
         return views.table_view(reader, names["operator"], names["table"], epoch=epoch)
 
-    def _question(self, request: Request, operator: views.OperatorView, table: Any) -> row_views.RowRequest:
+    def _row_request(self, request: Request, operator: views.OperatorView, table: Any) -> row_views.RowRequest:
         given = [request.query_params.get(f"key{number}", "") for number in range(len(table.keys))]
         return row_views.RowRequest(
             url=self._location.given,
@@ -236,9 +236,11 @@ class PageHandlers:
         record = getattr(values.get("view"), "record", None)
         names = OperatorNames.of() if record is None else OperatorNames.of(record)
         values["called"] = names
-        operators = [] if record is None else [one for one in record.operators if not one.retired]
+        operators = [] if record is None else [operator for operator in record.operators if not operator.retired]
         values["cautions"] = [
-            (names(one.operator_id), text) for one in operators if (text := entry_warning(one)) is not None
+            (names(operator.operator_id), text)
+            for operator in operators
+            if (text := entry_warning(operator)) is not None
         ]
         template = self._templates.get_template(f"{name}.html")
         return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
@@ -258,7 +260,7 @@ def status_of(error: StatebedError) -> int:
 
 
 def _address(pattern: str, **names: str | int) -> str:
-    return addresses.made(getattr(addresses, pattern), **names)
+    return addresses.page_path(getattr(addresses, pattern), **names)
 
 
 def _epoch(text: str) -> int:

@@ -52,7 +52,7 @@ class Point:
 
 def point_of(record: pb.CheckpointMetadata) -> Point:
     """Convert a record to a point."""
-    events = [one.max_event_time_us for one in record.sources if one.HasField("max_event_time_us")]
+    events = [source.max_event_time_us for source in record.sources if source.HasField("max_event_time_us")]
     marks = {entry.operator_id: mark for entry in record.operators if (mark := input_watermark(entry)) is not None}
     return Point(
         summary=summarise(record, held=0),
@@ -121,11 +121,11 @@ def totals(figures: pb.EpochFigures | None, operator_id: str | None = None) -> S
     """Sum the figures of all tables. Return None if the record has none."""
     if figures is None:
         return None
-    operators = [one for one in figures.operators if operator_id in {None, one.operator_id}]
+    operators = [operator for operator in figures.operators if operator_id in {None, operator.operator_id}]
     if not operators:
         return None
-    tables = [table for one in operators for table in one.tables]
-    names = [one.name for one in dataclasses.fields(StateTotals)]
+    tables = [table for operator in operators for table in operator.tables]
+    names = [number.name for number in dataclasses.fields(StateTotals)]
     return StateTotals(**{name: sum(getattr(table, name) for table in tables) for name in names})
 
 
@@ -159,7 +159,7 @@ def memory(figures: pb.EpochFigures | None) -> Memory | None:
         cache_bytes=sum(cache for cache, _ in caches.values()),
         cache_limit_bytes=sum(limit for _, limit in caches.values()),
         spilled_bytes=sum(host.spilled_bytes for host in figures.hosts),
-        holders=tuple(sorted(holders.items(), key=lambda one: (-one[1], one[0]))),
+        holders=tuple(sorted(holders.items(), key=lambda pair: (-pair[1], pair[0]))),
     )
 
 

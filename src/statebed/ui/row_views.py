@@ -47,7 +47,7 @@ class RowRequest:
     """Whether to show stored partials instead of the results computed from them."""
 
     @property
-    def is_asked(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.key or self.condition or self.start or self.end)
 
 
@@ -72,37 +72,37 @@ class RowChangesView:
     rows: Rows
 
 
-def sample(question: RowRequest) -> Rows:
+def sample(request: RowRequest) -> Rows:
     """Return the first rows of a request."""
     with _turn():
-        table = _table(question)
-        if question.key:
-            table = table.keys(_key(question))
-        if question.start or question.end:
-            table = table.between(question.start or None, question.end or None)
-        if question.condition:
-            table = table.filter(question.condition)
+        table = _table(request)
+        if request.key:
+            table = table.keys(_key(request))
+        if request.start or request.end:
+            table = table.between(request.start or None, request.end or None)
+        if request.condition:
+            table = table.filter(request.condition)
         # Rows are ordered by key, so a page follows those before it.
-        skipped = (question.page - 1) * PAGE_ROWS
+        skipped = (request.page - 1) * PAGE_ROWS
         found = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
-        shown = _rows(found, PAGE_ROWS, table.scan() if question.is_asked else None)
+        shown = _rows(found, PAGE_ROWS, table.scan() if request.is_filtered else None)
         return replace(shown, finished=table.finished)
 
 
-def _table(question: RowRequest) -> StateTable:
+def _table(request: RowRequest) -> StateTable:
     """Open the table with final results, unless partials are requested or only user code could compute the results."""
 
     def read(*, results: bool) -> StateTable:
         return read_state(
-            question.url,
-            job=question.job,
-            operator=question.operator,
-            table=question.table,
-            epoch=question.epoch,
+            request.url,
+            job=request.job,
+            operator=request.operator,
+            table=request.table,
+            epoch=request.epoch,
             results=results,
         )
 
-    if question.as_stored:
+    if request.as_stored:
         return read(results=False)
     try:
         return read(results=True)
@@ -110,16 +110,16 @@ def _table(question: RowRequest) -> StateTable:
         return read(results=False)  # a user-defined aggregate, whose code is not part of the state
 
 
-def changed(question: RowRequest, *, since: int) -> RowChangesView:
+def changed(request: RowRequest, *, since: int) -> RowChangesView:
     """Return the changes from one epoch to another."""
     with _turn():
         difference = diff_state(
-            question.url,
-            job=question.job,
-            operator=question.operator,
-            table=question.table,
+            request.url,
+            job=request.job,
+            operator=request.operator,
+            table=request.table,
             since=since,
-            until=question.epoch,
+            until=request.epoch,
         )
         return RowChangesView(difference.counts(), _rows(difference.head(MOST_ROWS + 1), MOST_ROWS, None))
 
@@ -135,10 +135,10 @@ def _turn() -> Iterator[None]:
         _READERS.release()
 
 
-def _key(question: RowRequest) -> Any:
-    if not question.is_global:
-        return question.key
-    text = question.key[0]
+def _key(request: RowRequest) -> Any:
+    if not request.is_global:
+        return request.key
+    text = request.key[0]
     try:
         return json.loads(text)
     except ValueError:

@@ -59,8 +59,8 @@ class TableView:
         for file in self.files:
             grouped.setdefault(file.level, []).append(file)
         return [
-            Level(level, len(some), sum(file.rows for file in some), sum(file.size for file in some))
-            for level, some in sorted(grouped.items())
+            Level(level, len(files), sum(file.rows for file in files), sum(file.size for file in files))
+            for level, files in sorted(grouped.items())
         ]
 
     @property

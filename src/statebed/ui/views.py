@@ -70,10 +70,10 @@ def jobs_view(location: StateLocation, *, now_us: int) -> Jobs:
         return JobLine(folder, point, totals(point.figures), overview.liveness([point], run, now_us=now_us), run)
 
     lines = dict(zip(folders, location.gather(line, folders), strict=True))
-    found = tuple(one for one in lines.values() if one is not None)
+    found = tuple(line for line in lines.values() if line is not None)
     if not found:
         check_location(location.store)
-    return Jobs(found, tuple(folder for folder, one in lines.items() if one is None))
+    return Jobs(found, tuple(folder for folder, line in lines.items() if line is None))
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
         for entry in record.operators
     }
     whole = totals(figures) or (totals_of(tables) if tables else None)
-    operators = addresses.made(addresses.OPERATORS, job=record.job_id)
+    operators = addresses.page_path(addresses.OPERATORS, job=record.job_id)
     return JobView(
         record=record,
         liveness=overview.liveness(points, run, now_us=now_us),
@@ -261,14 +261,14 @@ class OperatorView:
     @property
     def skew(self) -> float | None:
         """Rows of the fullest subtask divided by the mean; 1 if rows are evenly distributed."""
-        rows = [one.rows for one in self.subtasks]
+        rows = [subtask.rows for subtask in self.subtasks]
         return max(rows) * len(rows) / sum(rows) if sum(rows) else None
 
 
 def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> OperatorView:
     """Return an operator at an epoch, by default the newest."""
     record = _record(reader, epoch)
-    entry = next((one for one in record.operators if one.operator_id == operator_id), None)
+    entry = next((operator for operator in record.operators if operator.operator_id == operator_id), None)
     if entry is None:
         known = list(OperatorNames.of(record).by_id.values())
         raise _unknown(reader, f"epoch {record.epoch} has no operator {operator_id[:200]!r}", "operators", known)
@@ -290,9 +290,9 @@ def _record(reader: JobReader, epoch: int | None) -> pb.CheckpointMetadata:
 def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | None) -> tuple[OperatorView, TableView]:
     """Return one table of an operator."""
     operator = operator_view(reader, operator_id, epoch=epoch)
-    found = next((one for one in operator.tables if one.name == table), None)
+    found = next((view for view in operator.tables if view.name == table), None)
     if found is None:
-        known = [one.name for one in operator.tables]
+        known = [view.name for view in operator.tables]
         raise _unknown(
             reader,
             f"{stored_label(operator_id, operator.entry.definition)} has no table {table[:200]!r}",
@@ -330,7 +330,7 @@ def history_view(reader: JobReader, *, now_us: int) -> HistoryView:
     runs = runs_behind(head, reader.readable, limit=RUNS)
     lineages = lineages_behind(head, reader.readable, runs)
     savepoints = summarise_savepoints(reader.log, head)
-    link = addresses.made(addresses.EPOCHS, job=reader.log.job_id)
+    link = addresses.page_path(addresses.EPOCHS, job=reader.log.job_id)
     history = History(tuple(runs), tuple(lineages), tuple(savepoints), link)
     runs = with_reports(runs, reader.runs(now_us=now_us, limit=RUNS))
     return HistoryView(history, tuple(reversed(runs)), tuple(lineages), tuple(savepoints))

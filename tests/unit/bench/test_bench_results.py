@@ -1,4 +1,4 @@
-"""What benchmarks print: a ratio above 1 means that ours is better, and a target that is missed is said."""
+"""Output of benchmarks: a ratio above 1 means that ours is better, and a missed target is reported."""
 
 import json
 import subprocess

@@ -31,7 +31,7 @@ def small(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def right_answer(case: Case, folder: Path, side: Side) -> pa.Table:
-    """What the check expects, in the columns of the side's files."""
+    """Return the answer that the check expects, in the columns of the side's files."""
     with duckdb.connect() as db:
         db.execute("set timezone = 'UTC'")
         for source in case.sources:

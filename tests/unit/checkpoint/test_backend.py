@@ -6,7 +6,7 @@ from unit.checkpoint.place import Place
 from statebed.checkpoint import BackingStore, ParquetBackend, StateBackend
 from statebed.errors import (
     BrokenLogError,
-    CollectionError,
+    CleanupError,
     CorruptObjectError,
     EpochNotRetainedError,
     FencedError,
@@ -165,7 +165,7 @@ def test_p5_clean_up_without_licence_is_refused_and_deletes_nothing(place: Place
     for _ in range(5):
         place.commit(run)
     before = place.contents()
-    with pytest.raises(CollectionError, match="not below 4"):
+    with pytest.raises(CleanupError, match="not below 4"):
         place.backend.cleanup_checkpoint(run.head, 1, 4)
     with pytest.raises(InputError, match="must not decrease"):
         place.backend.cleanup_checkpoint(run.head, 4, 1)
@@ -180,7 +180,7 @@ def test_p5_a_licence_that_was_never_committed_is_none(place: Place) -> None:
     forged.CopyFrom(run.head)
     forged.min_epoch = 6
     before = place.contents()
-    with pytest.raises(CollectionError):
+    with pytest.raises(CleanupError):
         place.backend.cleanup_checkpoint(forged, 1, 6)
     assert place.contents() == before
 
@@ -204,6 +204,6 @@ def test_p5_clean_up_with_an_unreadable_record_deletes_nothing(place: Place) -> 
         place.commit(run)
     place.store.put(names.record(3), b"damaged")
     before = place.contents()
-    with pytest.raises(CollectionError, match=r"\[3\]"):
+    with pytest.raises(CleanupError, match=r"\[3\]"):
         place.backend.cleanup_checkpoint(run.head, 1, 6)
     assert place.contents() == before

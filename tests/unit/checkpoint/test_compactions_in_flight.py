@@ -1,4 +1,4 @@
-"""Files of compactions and the collection of garbage: what is in flight stays, what nobody will name goes."""
+"""Files of compactions and clean-up: files in flight stay, files that no record will refer to are deleted."""
 
 from unit.checkpoint.place import SECOND_US, Place
 
@@ -37,11 +37,11 @@ def test_p5_a_file_in_flight_stays_and_goes_when_its_edit_was_given_up(place: Pl
     run = place.open(epochs=2)
     place.commit(run)
     path = compacted(run)
-    assert run.collect(in_flight=[path]).swept
+    assert run.clean_up(in_flight=[path]).swept
     assert run.store.head(path) is not None
     newer = place.open(epochs=2)
     place.commit(newer)
-    newer.collect()
+    newer.clean_up()
     assert newer.store.head(path) is None, "what a superseded run left behind is an orphan"
 
 
@@ -50,7 +50,7 @@ def test_p5_a_file_that_a_record_names_stays_after_its_run_was_superseded(place:
     path = compacted(run)
     commit_naming(place, run, path)
     newer = place.open(epochs=2)
-    newer.collect()
+    newer.clean_up()
     assert newer.store.head(path) is not None
 
 
@@ -59,14 +59,14 @@ def test_p3_what_a_leaving_record_named_stays_while_a_compaction_may_name_it_aga
     run = place.open(epochs=2)
     path = compacted(run)
     commit_naming(place, run, path)
-    run.collect(in_flight=[path])
+    run.clean_up(in_flight=[path])
     for _ in range(6):
         place.commit(run)
     again = compacted(run)
     assert again == path
-    collected = run.collect(in_flight=[again])
-    assert collected.records
-    assert not collected.swept
+    removed = run.clean_up(in_flight=[again])
+    assert removed.records
+    assert not removed.swept
     assert run.store.head(path) is not None
 
 
@@ -74,8 +74,8 @@ def test_p5_a_sweep_that_no_record_allows_yet_is_made_up_for(place: Place) -> No
     first = place.open(grace_s=3600)
     orphan = compacted(first)
     run = place.open(grace_s=3600)
-    assert not run.collect().swept, "no record is older than the grace of readers"
+    assert not run.clean_up().swept, "no record is older than the grace of readers"
     place.now_us += 3601 * SECOND_US
     place.commit(run)
-    assert run.collect().swept
+    assert run.clean_up().swept
     assert run.store.head(orphan) is None

@@ -22,12 +22,12 @@ def test_failure_12_a_cleanup_that_failed_stops_no_commit_and_is_made_up_for(pla
     for _ in range(8):
         place.commit(run)
     with pytest.raises(StoreUnavailableError):
-        run.collect()
+        run.clean_up()
     for _ in range(4):
         place.commit(run)
-    assert len(run.collect().records) >= 8
+    assert len(run.clean_up().records) >= 8
     assert deletions[nth - 1] in deletions[nth:], "what could not be deleted is tried again"
     place.commit(run)
-    run.collect()
+    run.clean_up()
     # Two subtasks with a file and metadata each, an outbox file and the record, for each epoch that is left.
     assert len(place.contents()) <= 6 * (2 + 2)

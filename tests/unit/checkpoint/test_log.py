@@ -69,7 +69,7 @@ def test_when_no_answer_arrives_the_outcome_is_unknown_and_the_run_is_dead(
     line.faults = [(Verb.PUT_IF_ABSENT, fault)] * APPEND_ATTEMPTS
     with pytest.raises(OutcomeUnknownError):
         place.commit(run)
-    for call in (lambda: place.commit(run), run.collect, run.serve_requests, run.check_live):
+    for call in (lambda: place.commit(run), run.clean_up, run.serve_requests, run.check_live):
         with pytest.raises(OutcomeUnknownError):
             call()
     following = place.open()
@@ -110,12 +110,12 @@ def test_p3_a_run_superseded_by_a_newer_statebed_is_fenced_too(place: Place) -> 
 
 
 def leave_behind(place: Place, epochs: int) -> list[Run]:
-    """Runs that stand one behind the other, all superseded, and their numbers collected."""
+    """Runs that stand one behind the other, all superseded, and their records deleted."""
     zombies = [place.open(epochs=2) for _ in range(3)]
     live = place.open(epochs=2)
     for _ in range(epochs):
         place.commit(live)
-    live.collect()
+    live.clean_up()
     assert place.store.head(names.record(4)) is None
     return zombies
 
@@ -138,10 +138,10 @@ def test_p3_an_opener_that_found_nothing_but_a_log_that_moved_on_does_not_win_nu
     live = place.open(epochs=2)
 
     def moves_on(operation: Operation) -> None:
-        if operation.verb is Verb.HEAD:  # whatever is looked up is collected before the answer comes
+        if operation.verb is Verb.HEAD:  # whatever is looked up is deleted before the answer comes
             for _ in range(3):
                 place.commit(live)
-            live.collect()
+            live.clean_up()
 
     slow = CheckpointLog(ScopedStore(FaultStore(place.disk, before=moves_on), "job"), "job")
     with pytest.raises(FencedError, match="cleaned up"):
@@ -230,7 +230,7 @@ def test_p7_a_record_that_names_a_missing_file_is_refused(
 
 
 def test_p7_a_record_that_names_a_file_of_another_size_is_refused(place: Place) -> None:
-    """Opening reads no data and no output: it compares sizes, and whoever reads a file compares its checksums."""
+    """Opening reads no data and no output: it compares sizes, and every reader of a file compares its checksums."""
     record = place.commit(place.open())
     state = place.backend.load_operator_metadata("job", "op", record.epoch)
     assert state is not None

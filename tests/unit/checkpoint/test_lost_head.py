@@ -52,7 +52,7 @@ def test_p7_a_job_without_any_record_is_refused_when_markers_prove_that_it_ran(p
 
 def test_p7_an_answered_request_proves_a_lost_head(place: Place) -> None:
     run = place.open()
-    request = pb.Request(request_id="r1", collect=pb.CollectRequest())
+    request = pb.Request(request_id="r1", cleanup=pb.CleanupRequest())
     place.store.put_if_absent(names.request("r1"), seal(request))
     run.serve_requests()
     head = place.commit(run).epoch
@@ -91,7 +91,7 @@ def test_falling_back_fills_the_lost_numbers_and_takes_the_sink_back(
     Publisher(run, [table]).open()
     assert max(table.rows) == lost[0] - 1
     place.commit(run, "again", sinks=("table",))
-    run.collect()
+    run.clean_up()
     later = place.open()
     Publisher(later, [table]).open()
     assert table.rows[head + 1] == "again"

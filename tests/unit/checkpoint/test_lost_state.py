@@ -102,7 +102,7 @@ def test_a_backup_put_in_place_of_the_state_is_no_newer_run(place: Place) -> Non
         place.disk.put(path, data)
     with pytest.raises(StateGoneError, match="record 3"):
         run.check_live()
-    assert place.open().head.base == 2, "after a restart the job goes on from the backup"
+    assert place.open().head.base == 2, "after a restart the job continues from the backup"
 
 
 def test_p3_a_zombie_is_told_apart_from_lost_state(place: Place) -> None:
@@ -112,7 +112,7 @@ def test_p3_a_zombie_is_told_apart_from_lost_state(place: Place) -> None:
     for _ in range(6):
         place.now_us += 1
         place.commit(newer)
-        newer.collect()
+        newer.clean_up()
     assert not CheckpointLog(place.store, JOB).exists(zombie.next_epoch)
     with pytest.raises(FencedError):
         place.commit(zombie)

@@ -214,14 +214,14 @@ def test_p9_output_that_a_savepoint_cannot_bring_back_is_given_up_only_when_that
     run = place.open()
     place.commit(run, sinks=("table",))  # 4 and 5, never published
     place.commit(run, sinks=("table",))
-    run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+    run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
     place.commit(run, sinks=("table",))
     fork = place.open(origin=Origin(epoch=2), epochs=1)
     publisher = publish(fork, table)
     for _ in range(3):
         place.commit(fork)
         publisher.publish_pending()
-    fork.collect()
+    fork.clean_up()
     assert not caplog.messages
     with pytest.raises(SinkStartError, match="sink table is at epoch 2, and epochs 3 to 5 are no longer retained"):
         publish(place.open(origin=Origin(savepoint="monday")), table)
@@ -237,7 +237,7 @@ def test_p5_a_new_runs_sweep_leaves_alone_what_readers_in_their_grace_need(place
     records.append(place.commit(run))
     place.now_us += 20_000_000  # the grace of all but the last record is over; that one dropped epoch 5
     assert records[-1].min_epoch == 6
-    place.open(epochs=1, grace_s=60).collect()
+    place.open(epochs=1, grace_s=60).clean_up()
     place.backend.prepare_checkpoint_load(records[3])
     assert place.store.head(names.record(4)) is None
 
@@ -249,10 +249,10 @@ def test_p5_a_damaged_record_leaves_in_its_order(place: Place) -> None:
     place.store.put(names.record(5), b"damaged")
     place.store.put(names.record(4), b"damaged")
     run = place.open(epochs=2, damage=DamagePolicy.FALL_BACK)
-    run._collections = 1  # not the first, which sweeps anyway
+    run._cleanups = 1  # not the first, which sweeps anyway
     for _ in range(4):
         place.commit(run)
-    run.collect()
+    run.clean_up()
     left = [
         int(info.path.split("/")[1]) for info in place.store.list("checkpoints") if info.path.endswith("t.metadata")
     ]

@@ -1,11 +1,11 @@
-"""Asking the live run: answered once, after the record that carries the effect, by whoever is live then."""
+"""Requests to the live run: answered once, after the record that carries the effect, by the run that is live then."""
 
 import threading
 
 import pytest
 from unit.checkpoint.place import Place
 
-from statebed.checkpoint import Environment, Origin, Run, ask_live_run
+from statebed.checkpoint import Environment, Origin, Run, send_request
 from statebed.errors import FencedError, ProtocolError, RequestTimeoutError, SavepointError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -20,7 +20,7 @@ DROP = pb.Request(drop_savepoint=pb.DropSavepointRequest(name="monday"))
 
 
 def ask(place: Place, request: pb.Request, request_id: str = "r") -> None:
-    """As a tool does, without waiting."""
+    """Send a request as a tool does, without waiting."""
     asked = pb.Request()
     asked.CopyFrom(request)
     asked.request_id = request_id
@@ -49,10 +49,10 @@ def test_a_tool_hears_from_a_live_run_and_leaves_nothing_behind(place: Place) ->
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        found = ask_live_run(place.store, SAVE, timeout_s=WAIT_SECONDS, environment=Environment())
+        found = send_request(place.store, SAVE, timeout_s=WAIT_SECONDS, environment=Environment())
         goes_on.set()  # a refusal is answered with the next record, which the request itself does not cause
         with pytest.raises(ProtocolError, match="SAVEPOINT"):
-            ask_live_run(place.store, SAVE, timeout_s=WAIT_SECONDS, environment=Environment())
+            send_request(place.store, SAVE, timeout_s=WAIT_SECONDS, environment=Environment())
     finally:
         stop.set()
         thread.join(WAIT_SECONDS)
@@ -67,7 +67,7 @@ def test_without_a_live_run_the_request_is_withdrawn_in_time(place: Place) -> No
     before = place.contents()
     started = place.now_us
     with pytest.raises(RequestTimeoutError, match="3 s"):
-        ask_live_run(place.store, SAVE, timeout_s=3, environment=place.environment)
+        send_request(place.store, SAVE, timeout_s=3, environment=place.environment)
     assert 3_000_000 <= place.now_us - started < 4_000_000
     assert place.contents() == before
 
@@ -216,37 +216,37 @@ def left_of(place: Place, epoch: int) -> bool:
 def test_p5_a_savepoint_keeps_its_epoch_until_it_is_dropped_and_the_grace_is_over(place: Place) -> None:
     run = place.open(epochs=1, grace_s=60)
     pinned = place.commit(run)
-    run.ask(SAVE)
+    run.add_request(SAVE)
     for _ in range(4):
         place.commit(run)
     place.now_us += 1_000_000_000
     place.commit(run)
-    run.collect()
+    run.clean_up()
     assert place.store.head(names.record(2)) is None
     assert left_of(place, 2)
     assert not left_of(place, 3)
     place.backend.prepare_checkpoint_load(pinned)
-    run.ask(DROP)
+    run.add_request(DROP)
     place.commit(run)
-    run.collect()
+    run.clean_up()
     assert left_of(place, 2), "a reader may have opened it"
     place.now_us += 61_000_000
     place.commit(run)
     place.now_us += 61_000_000
     for _ in range(2):
-        run = place.open(epochs=1, grace_s=60)  # the first collection of a run sweeps
+        run = place.open(epochs=1, grace_s=60)  # the first clean-up of a run sweeps
         place.now_us += 61_000_000
-        run.collect()
+        run.clean_up()
     assert not left_of(place, 2)
 
 
 def test_a_run_opens_at_a_savepoint_whose_epoch_is_long_gone(place: Place) -> None:
     run = place.open(epochs=1)
     saved = place.commit(run, "saved")
-    run.ask(SAVE)
+    run.add_request(SAVE)
     for _ in range(4):
         place.commit(run)
-    run.collect()
+    run.clean_up()
     fork = place.open(origin=Origin(savepoint="monday"), epochs=3)
     assert fork.head.base == 2
     assert fork.head.operators == saved.operators

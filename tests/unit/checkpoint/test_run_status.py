@@ -1,4 +1,4 @@
-"""Heartbeats and ends of runs: put once, replaced, collected with the log, never in the way of it."""
+"""Heartbeats and ends of runs: put once, replaced, deleted with the log, never in the way of it."""
 
 import pytest
 from unit.checkpoint.place import JOB, Place
@@ -42,7 +42,7 @@ def test_p5_the_number_of_ends_and_heartbeats_is_bounded_over_many_runs(place: P
         put_end(place.store, pb.RunEnd(job_id=JOB, run=run.number, outcome=pb.RUN_FAILED))
         for _ in range(3):
             place.commit(run)
-        run.collect()
+        run.clean_up()
         assert len(known_runs(place.store)) <= RUNS_KEPT
         assert run.number in known_runs(place.store)
     assert len(known_runs(place.store)) == RUNS_KEPT

@@ -57,7 +57,7 @@ def history(place: Place, *sinks: TableSink | MailSink, epochs: int, retained: i
     for _ in range(epochs):
         place.commit(run, sinks=tuple(sink.sink_id for sink in sinks))
         publisher.publish_pending()
-        run.collect()
+        run.clean_up()
 
 
 def backup(sink: PlacedSink, epoch: int) -> PlacedSink:
@@ -79,7 +79,7 @@ def test_a_sink_behind_the_retained_log_is_refused_with_the_epochs_that_are_gone
     with pytest.raises(SinkStartError, match="is at epoch 4, and epochs 5 to 14 are no longer retained") as refused:
         begin(place.open(), old)
     assert "'accept_gap'" in refused.value.fix
-    assert "rebuild" not in refused.value.fix  # nobody can compute its results from state
+    assert "rebuild" not in refused.value.fix  # its results cannot be computed from state
     assert list(old.rows) == [2, 3, 4]
     assert not old.opened  # refused before it was fenced
 
@@ -251,7 +251,7 @@ def test_a_savepoint_older_than_what_the_sink_lacks_is_refused(place: Place, sin
     publisher = begin(run, sink)
     for number in range(12):
         if number == 6:
-            run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+            run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
         place.commit(run, sinks=("table",))
         publisher.publish_pending()
     options = {"origin": Origin(savepoint="monday"), "rollback": RollbackPolicy.ALLOW}
@@ -298,7 +298,7 @@ def test_retention_keeps_what_a_sink_lacks_across_runs_that_do_not_know_the_sink
     for _ in range(4):  # tools open runs of their own, without sinks
         tool = place.open(epochs=1)
         tool.commit(tool.carry_over())
-        tool.collect()
+        tool.clean_up()
     begin(place.open(), sink)
     assert list(sink.rows) == [2]
 

@@ -115,6 +115,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with dashboard_jobs.written(store) as writer:
         writer.epochs(2)
         live: Run = writer.run._cluster.run
-        live.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=3)))
+        live.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=3)))
         writer.epochs(2)
     return state

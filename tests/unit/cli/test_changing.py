@@ -45,7 +45,7 @@ def job(template: MaintainedJob, tmp_path: Path) -> MaintainedJob:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[MaintainedJob]:
-    """The job, with a run that goes on."""
+    """Return the job, with a run that continues."""
     with written(tmp_path / "live") as made:
         yield made
 
@@ -241,7 +241,7 @@ def test_rescale_is_for_stopped_jobs(statebed: Call, state: str, job: Maintained
     done = statebed("rescale", state, JOB, "3", "--offline", "--yes")
     assert done.out == "the state has 3 subtasks: record 7, by run 6 (a run of its own)\n"
     assert statebed("rescale", state, JOB, "3", "--offline", "--yes").out == "the state has 3 subtasks already\n"
-    assert "out of range" in statebed("rescale", state, JOB, "0", "--offline", "--yes").err
+    assert "must be from 1 to 65536" in statebed("rescale", state, JOB, "0", "--offline", "--yes").err
     job.parallelism = 3
     job.open()
     assert job.read(job.run.head) == job.states[5]

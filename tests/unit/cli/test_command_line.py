@@ -11,7 +11,7 @@ from rich.console import Console
 
 from statebed.cli import listings, main
 from statebed.cli.app import PANELS
-from statebed.cli.demo import told_when_stopped
+from statebed.cli.demo import resume_hint_on_interrupt
 
 HEAVY = ("pyspark", "duckdb", "obstore", "pandas", "polars")
 
@@ -70,7 +70,7 @@ def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(
     request.addfinalizer(lambda: signal.signal(number, given))
     before = signal.getsignal(number)
     screen = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), told_when_stopped(Console(file=screen)):
+    with pytest.raises(KeyboardInterrupt), resume_hint_on_interrupt(Console(file=screen)):
         signal.raise_signal(number)
     assert "resumes from there" in " ".join(screen.getvalue().split())
     assert signal.getsignal(number) is before

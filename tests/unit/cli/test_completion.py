@@ -1,4 +1,4 @@
-"""What the shell offers when Tab is pressed."""
+"""Completions that the shell offers when Tab is pressed."""
 
 import os
 import subprocess

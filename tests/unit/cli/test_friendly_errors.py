@@ -1,4 +1,4 @@
-"""What goes wrong is told with what there is instead, and what to do. No traceback, nothing on standard output."""
+"""Errors name what exists instead, and what to do. No traceback, nothing on standard output."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_errors_say_what_there_is_and_what_to_do(
     told = statebed(*given)
     assert "Traceback" not in told.err
     assert "s3cr3t" not in told.err
-    if not code:  # what looks odd and is none: a key that nobody has
+    if not code:  # not an error: a key that does not exist
         assert (told.code, told.err) == (0, "")
         return
     assert (told.code, told.out) == (1, "")

@@ -121,7 +121,7 @@ def test_folders_that_no_job_can_be_named_after_are_passed_over(statebed: Call, 
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """What a real terminal gets."""
+    """Return the output on a real terminal."""
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "statebed.cli", *arguments],

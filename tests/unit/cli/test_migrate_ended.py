@@ -1,4 +1,4 @@
-"""`statebed migrate` acts at once where the job's run has ended, and asks for --offline where it may go on."""
+"""`statebed migrate` acts at once where the job's run has ended, and requires --offline where it may be live."""
 
 import sys
 from pathlib import Path

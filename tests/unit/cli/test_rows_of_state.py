@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from command_line import Call, Outcome
+from unit.inspect.table_world import TableWorld
 
 import statebed as sb
 from statebed.format.json_values import json_objects
@@ -209,6 +210,37 @@ def test_diff_of_a_table_shows_the_rows_that_changed(statebed: Call, rides: Path
     shown = statebed("diff", rides, "rides", "8", *EARNED).out
     assert "1 inserted, 0 updated, 0 deleted" in shown
     assert statebed("diff", rides, "rides", "8", *EARNED, "--format", "csv").out.startswith("change,driver")
+
+
+def test_diff_follows_a_table_as_epochs_are_committed(
+    statebed: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TableWorld(tmp_path, retained=3)
+
+    def commit(number: int) -> int:
+        world.write("drivers", {"city": ["Ulm"], "driver": [number], "trips": [number], "note": [None]})
+        return world.epoch()
+
+    first = commit(1)
+    commit(2)
+    sleeps: list[float] = []
+
+    def committed_meanwhile(seconds: float) -> None:
+        sleeps.append(seconds)
+        commit(10 + len(sleeps))
+
+    monkeypatch.setattr("statebed.cli.epoch_diff.time.sleep", committed_meanwhile)
+    table = ("--operator", "count", "--table", "drivers", "--format", "csv", "--follow")
+    shown = statebed("diff", tmp_path, "rides", str(first), str(first + 3), *table, "--every", "0.5").out
+    lines = [line.split(",")[2] for line in shown.splitlines() if line.startswith("insert")]
+    assert (lines, sleeps) == (["2", "11", "12"], [0.5, 0.5])
+    for number in range(20, 28):
+        commit(number)
+    world.run.clean_up()
+    world.end()
+    late = statebed("diff", tmp_path, "rides", str(first), *table)
+    assert late.code != 0
+    assert "EPOCH_NOT_RETAINED" in late.err
 
 
 def test_diff_takes_savepoints_by_their_names(statebed: Call, saved: Path) -> None:

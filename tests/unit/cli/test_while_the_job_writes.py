@@ -37,7 +37,7 @@ def test_no_command_fails_because_the_job_goes_on(statebed: Call, tmp_path: Path
             with testing.run(dashboard_jobs.rides_flow(), store=LocalStore(state), retained_epochs=1) as run:
                 while not stop.is_set():
                     run.feed("rides", [{"driver": "always", "fare": 1.0, "ts": dashboard_jobs.START}])
-                    run._cluster.run.collect()
+                    run._cluster.run.clean_up()
         except BaseException as error:  # noqa: BLE001 - told by the test
             failed.append(error)
 

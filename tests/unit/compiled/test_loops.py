@@ -1,4 +1,4 @@
-"""What is compiled gives the bits that numpy's passes give; and it is not needed."""
+"""Compiled loops give the same bits as numpy, and are optional."""
 
 import contextlib
 import subprocess
@@ -38,7 +38,7 @@ def least_rows(rows: int | None) -> Iterator[None]:
 
 
 def both(function: Callable[[], Any]) -> tuple[Any, Any]:
-    """What a function gives with compiled loops, and without."""
+    """Return the results of a function with compiled loops, and without."""
     with least_rows(0):
         assert compiled.loops_for(0) is not None
         ours = function()

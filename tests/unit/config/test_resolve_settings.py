@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebed.config import DECLARATIONS, Settings, SettingSource, find_file, resolve, variable_of
-from statebed.config.value_types import show_duration, show_size
 from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError, UnknownSettingError
+from statebed.present.units import binary_size
 from statebed.protocol.retention import Retention
-from statebed.quantities import parse_duration
+from statebed.quantities import duration_text, parse_duration
 from statebed.state.memory.budget import VARIABLE
 
 NOWHERE: Mapping[str, str] = {}
@@ -107,16 +107,16 @@ def test_shares_of_memory_are_read_from_every_place(tmp_path: Path, given: dict[
 
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a word for a number": ({"attempts": "many"}, "expected a whole number, got 'many'"),
-    "a number below the least": ({"attempts": 0}, "out of range"),
+    "a number below the least": ({"attempts": 0}, "must be from 1 to 100"),
     "true for a number": ({"attempts": True}, "expected a whole number"),
     "half a number": ({"parallelism": 2.5}, "expected a whole number"),
     "a size without number": ({"memory": "lots"}, "'lots' is not a number of bytes"),
     "no size at all": ({"memory": 0}, "a size must be at least 1 byte, got '0'"),
     "a list for a size": ({"memory": [1]}, "expected a size"),
-    "a cache too small to hold anything": ({"cache_limit": "5k"}, "too small"),
+    "a cache too small to hold anything": ({"cache_limit": "5k"}, "must be at least 1 MiB"),
     "a duration without unit": ({"idle_after": 5}, "add a unit"),
     "a duration of months": ({"reader_grace": "1 month"}, "month"),
-    "a negative duration": ({"reader_grace": "-1 second"}, "too short"),
+    "a negative duration": ({"reader_grace": "-1 second"}, "must be at least 0 seconds"),
     "more than the whole": ({"cache_share": 1.5}, "expected a share"),
     "a share below nothing": ({"cache_share": "-5%"}, "expected a share"),
     "shares beyond the whole": ({"memory_shares": {"a": "70%", "b": "40%"}}, "add up to 110%"),
@@ -223,7 +223,7 @@ def test_every_setting_says_what_it_means_and_what_happens_without_it() -> None:
 
 @given(st.integers(0, 10**15))
 def test_a_duration_is_shown_as_it_is_read(microseconds: int) -> None:
-    assert parse_duration(show_duration(dt.timedelta(microseconds=microseconds))) == microseconds
+    assert parse_duration(duration_text(microseconds)) == microseconds
 
 
 @pytest.mark.parametrize(
@@ -231,4 +231,4 @@ def test_a_duration_is_shown_as_it_is_read(microseconds: int) -> None:
     [(5, "5 bytes"), (1 << 10, "1 KiB"), (1536 << 20, "1.5 GiB"), (1023 << 20, "1023 MiB"), (3 << 40, "3 TiB")],
 )
 def test_a_size_is_shown_in_words(nbytes: int, text: str) -> None:
-    assert show_size(nbytes) == text
+    assert binary_size(nbytes) == text

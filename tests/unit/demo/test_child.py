@@ -1,4 +1,4 @@
-"""How the end of the job's process is told: its own error, and its own exit code where it was superseded."""
+"""Reports of the end of the job's process: its own error, and its own exit code where it was superseded."""
 
 import sys
 from pathlib import Path

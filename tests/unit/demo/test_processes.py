@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from statebed.demo.processes import Child
+from statebed.demo.child import Child
 
 # A worker in a process group of its own, as Spark's Python daemon makes it, with a worker of its own.
 FAMILY = """

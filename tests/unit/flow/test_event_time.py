@@ -32,7 +32,7 @@ def shipment(number: int, minute: float) -> dict[str, Any]:
 
 
 def pairs_of(within: Any) -> set[tuple[int, int]]:
-    """Which shipments at minutes -10 to 10 are paired with an order at minute 100."""
+    """Return which shipments at minutes -10 to 10 are paired with an order at minute 100."""
     flow, orders, shipments = streams()
     orders.join(shipments, "id", within=within, name="pairs")
     with testing.run(flow) as t:

@@ -138,7 +138,7 @@ def test_rows_of_a_window_are_numbered_and_the_first_are_taken_when_it_closes() 
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"on": "auction"}, r"no columns \['auction'\]"),
+        ({"on": "auction"}, r"columns to join on \['auction'\] do not exist"),
         ({"on": eq("auction", "id"), "how": "outer"}, "got 'outer'"),
         ({"on": eq("auction", "id"), "window": tumbling("1 s"), "as_of": as_of()}, "one of within"),
         ({"on": eq("auction", "id"), "as_of": as_of(), "condition": "price > 1"}, "no condition"),

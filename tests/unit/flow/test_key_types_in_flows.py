@@ -28,7 +28,7 @@ NAMES = [
 EVERY = pytest.mark.parametrize("name", NAMES)
 TIMESTAMP = pa.timestamp("us", "UTC")
 Rows = list[tuple[int, int, int]]
-"""Which key, a number, and a time."""
+"""Rows of a key, a number, and a time."""
 ROWS: Rows = [(row * 7 % 5, row, row * 3 % 40) for row in range(60)]
 
 

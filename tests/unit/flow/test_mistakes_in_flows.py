@@ -15,7 +15,7 @@ from statebed.errors import InputError
 from statebed.expressions import bind
 from statebed.flow import Flow, Stream
 from statebed.flow.spark_names import HINTS
-from statebed.flow.unions import united
+from statebed.flow.stream import united
 
 ROWS = "k string, c bigint, x double, ts timestamp"
 
@@ -65,8 +65,8 @@ def test_nested_columns_of_a_union_may_differ_in_nullability_too() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("k string, c int, x double, ts timestamp", "column 'c' is int64 and int32"),
-        ("k string, ts timestamp", "different columns: k, c, x, ts and k, ts"),
+        ("k string, c int, x double, ts timestamp", "'c' is int64 and int32"),
+        ("k string, ts timestamp", "the same columns, got k, c, x, ts and k, ts"),
     ],
 )
 def test_a_union_of_other_columns_says_which(columns: str, words: str) -> None:
@@ -120,7 +120,7 @@ def test_names_of_other_engines_are_answered_with_ours_and_ours_exist() -> None:
 
 
 def test_every_hint_names_something_that_exists() -> None:
-    """In the hints about Spark's names, and in all texts of the package."""
+    """Covers the hints about Spark's names, and all texts of the package."""
     sources = [path.read_text(encoding="utf-8") for path in Path(sb.__file__).parent.rglob("*.py")]
     named = {name for text in [*sources, *HINTS.values()] for name in re.findall(r"\bsb\.([A-Za-z_]+)", text)}
     assert named <= set(sb.__all__) | set(dir(sb)), named - set(sb.__all__)

@@ -125,4 +125,4 @@ class TableWorld:
 
     def save(self, name: str, epoch: int) -> None:
         """A savepoint, which the next epoch brings."""
-        self.run.ask(pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch)))
+        self.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch)))

@@ -1,4 +1,4 @@
-"""Which epochs the newest state builds on, and what runs and lineages a log has: against a walk over every record."""
+"""Epochs that the newest state builds on, and the runs and lineages of a log; compared with a walk over all records."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ Records = dict[int, pb.CheckpointMetadata]
 
 
 def log_of(steps: list[int | None]) -> Records:
-    """One record for each step: None is an epoch, a number a run that begins so many data epochs back."""
+    """Return one record for each step: None is an epoch, a number a run that begins that many data epochs back."""
     records: Records = {}
     run = base = 0
     lineage = ""

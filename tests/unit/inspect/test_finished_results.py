@@ -247,3 +247,29 @@ def test_a_table_that_is_only_bookkeeping_can_be_read_by_name(tmp_path: Path) ->
     table = sb.read_state(tmp_path, job="rides", operator="op", table="timers", results=True)
     assert (table.finished, table.count()) == (False, 1)
     assert sb.read_state(tmp_path, job="rides", operator="op", results=True).table == "sessions"
+
+
+def test_collected_values_are_read_from_the_table_that_holds_them(tmp_path: Path) -> None:
+    drivers = [f"d{number}" for number in range(150)]
+    wanted = {"fares": sb.collect_list("fare"), "cities": sb.string_agg("city", "+"), "n": sb.count()}
+    with running(tmp_path, lambda rides: rides.key_by("driver", name="op").agg(**wanted), parallelism=3) as run:
+        run.feed("rides", [row(driver, fare, "12:00") for driver in drivers for fare in (-0.0, 2.0)])
+        before = run.epoch
+        # Nothing but the values changes: neither the latest event time nor, for one of the keys, their number.
+        run.feed("rides", [row("d7", 2.0, "11:00", "Bonn"), row("d8", 3.0, "12:00")])
+        expected = sorted(run.output("op"), key=repr)
+    assert results(tmp_path) == expected
+    table = sb.read_state(tmp_path, job="rides", operator="op", results=True)
+    assert table.keys("d7").to_arrow().to_pylist() == [
+        {"driver": "d7", "fares": [2.0, -0.0, 2.0], "cities": "Bonn+Ulm+Ulm", "n": 3}
+    ]
+    slices = [pickle.loads(pickle.dumps(one)) for one in table.slices()]  # noqa: S301 - our own bytes
+    rows = [row for one in slices for batch in one.batches() for row in batch.to_pylist()]
+    assert sorted(rows, key=repr) == expected
+    changed = sb.diff_state(tmp_path, job="rides", operator="op", since=before, results=True).to_arrow().to_pylist()
+    assert {(row["driver"], row["change"]): row["fares"] for row in changed} == {
+        ("d7", "update_before"): [-0.0, 2.0],
+        ("d7", "update_after"): [2.0, -0.0, 2.0],
+        ("d8", "update_before"): [-0.0, 2.0],
+        ("d8", "update_after"): [-0.0, 2.0, 3.0],
+    }

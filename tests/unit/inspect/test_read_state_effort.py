@@ -1,4 +1,4 @@
-"""What reading a table takes: bytes, row groups, memory; what it checks; and what happens while a job writes."""
+"""Cost of reading a table: bytes, row groups, memory; the checks made; and reads while a job writes."""
 
 import threading
 from collections import Counter
@@ -218,7 +218,7 @@ def test_p7_a_file_that_was_removed_is_named_and_a_collected_epoch_is_called_so(
         write_drivers(world, 100, seed=seed)
         world.compact()
         world.epoch()
-        world.run.collect()
+        world.run.clean_up()
     with pytest.raises(EpochNotRetainedError, match="epoch 2 is no longer retained"):
         first.to_arrow()
     world.end()
@@ -265,7 +265,7 @@ def test_p2_readers_beside_a_writing_job_see_whole_epochs(tmp_path: Path) -> Non
         if number % 5 == 0:
             world.compact()
         world.epoch()
-        world.run.collect()
+        world.run.clean_up()
     done.set()
     reader.join(60)
     assert not reader.is_alive()

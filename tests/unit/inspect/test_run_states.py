@@ -1,4 +1,4 @@
-"""What is said of a run: from what it told, and from when it last told something."""
+"""States of a run, derived from its reports and the time of the last one."""
 
 import pytest
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.sources import committed_offsets, offsets_behind, sources_of
+from statebed.inspect.sources import PartitionLag, committed_offsets, offsets_behind, partition_lags, sources_of
 from statebed.spark.epoch.source_progress import SourceProgressBoard, progress_of
 
 KAFKA = {
@@ -41,6 +41,20 @@ def test_kafka_tells_how_many_offsets_it_is_behind_and_files_do_not() -> None:
 )
 def test_offsets_are_compared_where_they_are_numbers(end: str, latest: str, behind: int | None) -> None:
     assert offsets_behind(end, latest) == behind
+
+
+def test_every_partition_of_a_kafka_source_has_its_lag() -> None:
+    (kafka,) = progress_of({"batchId": 7, "sources": [KAFKA]}, ["rides"])
+    heartbeat = pb.RunHeartbeat(sources=[kafka])
+    record = pb.CheckpointMetadata(sources=[pb.SourceWatermark(source="rides")])
+    (source,) = sources_of(record, heartbeat)
+    assert source.partitions == (PartitionLag("rides", 0, 50, 90), PartitionLag("rides", 1, 70, 70))
+    assert [lag.behind for lag in source.partitions] == [40, 0]
+
+
+@pytest.mark.parametrize("offset", ["", "5", "true", '{"logOffset":3}', '{"t":{"0":"a"}}', '{"t":{"0":5'])
+def test_offsets_of_other_sources_have_no_partitions(offset: str) -> None:
+    assert partition_lags(offset, offset) == ()
 
 
 @pytest.mark.parametrize("report", [{}, {"sources": None}, {"sources": [{}]}, {"sources": [FILES, FILES, FILES]}])

@@ -15,10 +15,10 @@ from statebed.format import names
 from statebed.format.digest import crc32c
 from statebed.format.sealed import TRAILER_TAG, seal
 from statebed.inspect.verification import (
+    DamageKind,
     ObjectKind,
     OrphanKind,
     Progress,
-    Trouble,
     Verification,
     bytes_check,
     verify,
@@ -37,7 +37,7 @@ def job() -> Iterator[MaintainedJob]:
         for _ in range(3):
             made.epoch()
         merged = made.merged()
-        made.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+        made.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
         made.epoch(edits=merged)
         made.epoch()
         made.open(origin=Origin(epoch=5), rollback=RollbackPolicy.ALLOW)
@@ -82,7 +82,7 @@ def flipped(data: bytes, position: int, bit: int) -> bytes:
 
 
 def kind_of(path: str) -> ObjectKind:
-    """By its name, written down apart from the code under test."""
+    """Return the kind by its name, independently of the code under test."""
     name = path.rpartition("/")[2]
     if path.startswith("requests/"):
         return ObjectKind.ANSWER if name.endswith(".answer") else ObjectKind.REQUEST
@@ -125,7 +125,7 @@ def test_p7_each_of_500_flipped_bytes_is_found_and_its_file_is_named(job: Mainta
         with Damaged(job, path, flipped(data, position, bit)) as found:
             named = {one.path: one for one in found.findings}
             assert path in named, f"byte {position}, bit {bit} of {path}"
-            assert named[path].trouble is Trouble.DAMAGED
+            assert named[path].trouble is DamageKind.DAMAGED
             assert named[path].kind is kind_of(path)
     assert verified(job).whole
 
@@ -143,7 +143,7 @@ def test_p7_each_removed_file_is_found_and_named(job: MaintainedJob) -> None:
         if path.startswith(("requests/", "runs/")):
             continue  # who asked takes requests away, and a run that is killed leaves no end
         with Damaged(job, path, None) as found:
-            missing = {one.path for one in found.findings if one.trouble is Trouble.MISSING}
+            missing = {one.path for one in found.findings if one.trouble is DamageKind.MISSING}
             awaited = {one.path for one in found.awaited}
             # A sink may not have the newest epoch yet: it is offered again.
             assert (awaited if path in newest_marker_of_a_run else missing) == {path}

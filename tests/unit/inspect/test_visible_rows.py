@@ -1,4 +1,4 @@
-"""Which rows of files a table shows: tombstones of every kind, versions, owned ranges, edges of bins and ranges."""
+"""Rows of files that a table shows: tombstones of every kind, versions, owned ranges, edges of bins and ranges."""
 
 from collections import Counter
 from collections.abc import Iterator

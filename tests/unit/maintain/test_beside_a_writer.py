@@ -29,7 +29,7 @@ def writing(disk: ObjectStore) -> Iterator[MaintainedJob]:
                 while not ended.is_set():
                     job.run.serve_requests()
                     job.epoch(edits=job.merged() if job.run.head.epoch % 3 == 0 else None)
-                    job.run.collect()
+                    job.run.clean_up()
             except BaseException as error:  # noqa: BLE001 - told to the test
                 failed.append(error)
 

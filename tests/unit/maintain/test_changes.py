@@ -12,7 +12,7 @@ from statebed.checkpoint import CheckpointLog, Environment, Run
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.errors import (
-    CollectionError,
+    CleanupError,
     CorruptRecordError,
     EpochNotRetainedError,
     FencedError,
@@ -29,17 +29,17 @@ from statebed.maintain import (
     RemovedFiles,
     Through,
     carry_out,
-    collect_garbage,
     compact_offline,
     create_savepoint,
     drop_savepoint,
     find_garbage,
     is_over,
     list_savepoints,
+    remove_garbage,
     rescale_offline,
     stop_job,
 )
-from statebed.protocol.requests import Collect, Compact, Stop
+from statebed.protocol.requests import CleanUp, Compact, Stop
 from statebed.storage import MemoryStore
 
 
@@ -63,7 +63,7 @@ WAIT_SECONDS = 120.0
 
 @contextmanager
 def serving(job: MaintainedJob, every_s: float = 0.01) -> Iterator[list[object]]:
-    """The live run, on a thread of its own: it commits what it is asked for."""
+    """Run the live run on a separate thread, where it commits what is requested."""
     ended = threading.Event()
     effects: list[object] = []
 
@@ -84,12 +84,12 @@ def serving(job: MaintainedJob, every_s: float = 0.01) -> Iterator[list[object]]
 
 
 def live_log(job: MaintainedJob) -> CheckpointLog:
-    """As a tool of another process has it: with the real clock."""
+    """Return the log as a tool of another process sees it: with the real clock."""
     return CheckpointLog(job.store, JOB, Environment())
 
 
 def check_goes_on(job: MaintainedJob) -> None:
-    """The state is what it was, and the job goes on with it."""
+    """Check that the state is unchanged, and that the job continues with it."""
     before = job.state_after(max(job.states))
     assert job.read(log_of(job).head() or pb.CheckpointMetadata()) == before
     job.states[job.open().head.base] = before
@@ -112,14 +112,14 @@ def test_the_live_run_makes_and_drops_savepoints(job: MaintainedJob) -> None:
     assert not list(job.store.list(names.REQUESTS))
 
 
-def test_the_live_run_is_asked_to_stop_to_clean_up_and_to_merge(job: MaintainedJob) -> None:
+def test_the_live_run_receives_requests_to_stop_clean_up_and_compact(job: MaintainedJob) -> None:
     with serving(job) as effects:
         stop_job(live_log(job), drain=True, through=Through.LIVE_RUN, timeout_s=WAIT_SECONDS)
-        collect_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=WAIT_SECONDS)
+        remove_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=WAIT_SECONDS)
         carry_out(
             live_log(job), pb.Request(compact=pb.CompactRequest()), through=Through.LIVE_RUN, timeout_s=WAIT_SECONDS
         )
-    assert effects == [Stop(drain=True), Collect(), Compact()]
+    assert effects == [Stop(drain=True), CleanUp(), Compact()]
 
 
 def test_silence_is_explained_and_the_request_is_withdrawn(job: MaintainedJob) -> None:
@@ -140,7 +140,7 @@ def test_what_cannot_be_granted_is_refused_before_anything_is_written(job: Maint
             create_savepoint(log_of(job), "monday", epoch=99, through=through)
     with pytest.raises(InputError, match="a drain needs the live run"):
         stop_job(log_of(job), drain=True, through=Through.OWN_RUN)
-    with pytest.raises(InputError, match="parallelism 0"):
+    with pytest.raises(InputError, match="from 1 to 65536, got 0"):
         rescale_offline(log_of(job), 0)
     with pytest.raises(InputError, match="no table 'nothing' of operator 'totals'"):
         compact_offline(log_of(job), operator="totals", table="nothing")
@@ -163,7 +163,7 @@ Change = Callable[[CheckpointLog], object]
 CHANGES: dict[str, Change] = {
     "savepoint": lambda log: create_savepoint(log, "monday", through=Through.OWN_RUN),
     "stop": lambda log: stop_job(log, drain=False, through=Through.OWN_RUN),
-    "clean up": lambda log: collect_garbage(log, through=Through.OWN_RUN, grace_us=0),
+    "clean up": lambda log: remove_garbage(log, through=Through.OWN_RUN, grace_us=0),
     "merge": compact_offline,
     "re-assign": lambda log: rescale_offline(log, 5),
 }
@@ -204,7 +204,7 @@ def test_all_files_of_a_job_are_merged_and_a_second_time_finds_nothing_to_do(job
     compact_offline(log_of(job))
     job.open()
     assert compact_offline(log_of(job)).changed is None
-    job.run.commit(job.run.carry_over())  # where there is nothing to do, nobody is fenced
+    job.run.commit(job.run.carry_over())  # no run is fenced if there is nothing to do
 
 
 def test_files_of_one_table_are_merged_alone(job: MaintainedJob) -> None:
@@ -234,7 +234,7 @@ def test_p5_what_a_clean_up_would_remove_is_what_it_removes(job: MaintainedJob) 
     reasons = {one.path: one.reason.name for one in listed}
     assert reasons[left] == "NEVER_NAMED"
     assert reasons[names.record(3)] == "RECORD"
-    removed = collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+    removed = remove_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
     assert isinstance(removed, RemovedFiles)
     gone = before - {info.path for info in job.store.list("")}
     assert gone == set(reasons)
@@ -251,10 +251,10 @@ def test_files_that_the_live_run_may_still_take_are_not_called_garbage(job: Main
 
 def test_nothing_is_called_garbage_while_a_retained_record_cannot_be_read(job: MaintainedJob) -> None:
     job.store.put(names.record(3), b"")
-    with pytest.raises(CollectionError, match=r"the records \[3\] are retained"):
+    with pytest.raises(CleanupError, match=r"the records \[3\] are retained"):
         find_garbage(log_of(job))
-    with pytest.raises(CollectionError, match=r"the records \[3\] are retained"):
-        collect_garbage(log_of(job), through=Through.OWN_RUN)
+    with pytest.raises(CleanupError, match=r"the records \[3\] are retained"):
+        remove_garbage(log_of(job), through=Through.OWN_RUN)
     job.epoch()  # nothing fenced it
 
 
@@ -288,7 +288,7 @@ def test_a_job_whose_run_has_ended_is_changed_at_once(job: MaintainedJob, outcom
     assert [one.name for one in list_savepoints(live_log(job))] == ["monday"]
     # The tool's own run has ended, too: its record says so.
     dropped = drop_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
-    removed = collect_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=60)
+    removed = remove_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=60)
     assert dropped.through is Through.IDLE_JOB
     assert isinstance(removed, RemovedFiles)
     assert removed.changed.through is Through.IDLE_JOB

@@ -14,7 +14,7 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import InputError, MigrationError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.verification import verify_log
-from statebed.maintain import Outdated, find_outdated, load_type, migrate_offline
+from statebed.maintain import OutdatedTable, find_outdated, load_type, migrate_offline
 from statebed.state import (
     CommitData,
     CommitPhases,
@@ -165,7 +165,7 @@ def test_values_of_an_older_version_go_through_the_steps_of_their_type() -> None
     log = stored_riders(MemoryStore(), prepared=b"a transaction that waits")
     types = {("riders", TABLE): RiderV2}
     assert find_outdated(log) == []
-    assert find_outdated(log, types) == [Outdated("riders", TABLE, versions=(1,), version=2)]
+    assert find_outdated(log, types) == [OutdatedTable("riders", TABLE, versions=(1,), version=2)]
     _, done = migrate_offline(log, types=types)
     assert done.changed is not None
     assert find_outdated(log, types) == []

@@ -1,4 +1,4 @@
-"""Repair: the newest intact epoch is found, what is lost is said, and the job goes on from there."""
+"""Repair: finds the newest intact epoch, reports what is lost, and lets the job continue from there."""
 
 import random
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import pytest
 from maintained_job import JOB, MaintainedJob, maintained_job
 
 from statebed.checkpoint import CheckpointLog
-from statebed.errors import BrokenLogError, CollectionError, FencedError, FormatError, NothingIntactError, ProtocolError
+from statebed.errors import BrokenLogError, CleanupError, FencedError, FormatError, NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.verification import ObjectKind, verify_log
-from statebed.maintain import RepairPlan, Through, collect_garbage, drop_savepoint, plan_repair, repair
+from statebed.maintain import RepairPlan, Through, drop_savepoint, plan_repair, remove_garbage, repair
 from statebed.protocol.records import data_epoch_of
 
 
@@ -133,7 +133,7 @@ def test_p7_a_record_that_was_removed_from_the_middle_costs_the_epochs_before_it
     assert plan.forgotten == tuple(range(1, number))
     repair(log_of(job), plan)
     check_goes_on(job, 7)
-    job.run.collect()
+    job.run.clean_up()
     assert verify_log(log_of(job)).whole
 
 
@@ -157,7 +157,7 @@ def test_damage_that_the_newest_epoch_does_not_need_is_left_as_it_is(job: Mainta
 
 
 def test_a_savepoint_is_the_last_resort(job: MaintainedJob) -> None:
-    job.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=4)))
+    job.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=4)))
     record = job.epoch()
     for number in range(1, record.epoch):
         flip(job, names.record(number))
@@ -170,15 +170,15 @@ def test_a_savepoint_is_the_last_resort(job: MaintainedJob) -> None:
 
 
 def test_p5_a_damaged_savepoint_holds_clean_up_until_it_is_dropped(job: MaintainedJob) -> None:
-    job.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=4)))
+    job.run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=4)))
     flip(job, job.epoch().pins[0].path)
     plan = planned(job)
     assert not plan.needed
     assert [one.savepoints for one in plan.remaining] == [("monday",)]
-    with pytest.raises(CollectionError):
-        collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+    with pytest.raises(CleanupError):
+        remove_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
     drop_savepoint(log_of(job), "monday", through=Through.OWN_RUN)
-    collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+    remove_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
     assert verify_log(log_of(job)).whole
 
 

@@ -1,4 +1,4 @@
-"""From records to numbers that Prometheus' own parser reads back."""
+"""Metrics computed from records, which Prometheus' own parser reads back."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from statebed.checkpoint import CheckpointLog, Environment, EpochDraft, Run
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.run_states import RunReport, RunState, Undelivered
+from statebed.inspect.run_states import RunReport, RunState, UndeliveredSink
 from statebed.metrics import CATALOGUE, Event, JobMetrics, MetricKind, WatchedJobs, exposition
 from statebed.metrics.samples import Sample
 from statebed.storage import MemoryStore, ScopedStore, get_storage_provider
@@ -174,10 +174,12 @@ def test_any_name_is_a_label(name: str) -> None:
 
 def test_each_family_is_there_once_with_help_and_kind_whatever_the_number_of_jobs() -> None:
     one, other = JobMetrics("rides"), JobMetrics("another")
-    failed = RunReport(1, RunState.FAILED, end_time_us=SECOND, undelivered=(Undelivered("mail", 2, 1),))
+    failed = RunReport(1, RunState.FAILED, end_time_us=SECOND, undelivered=(UndeliveredSink("mail", 2, 1),))
     for metrics in (one, other):
         metrics.begin()
-        metrics.show_run(failed, [pb.SourceProgress(source="rides", offsets_behind=3)])
+        end, latest = '{"t":{"0":1}}', '{"t":{"0":4}}'
+        progress = pb.SourceProgress(source="rides", offsets_behind=3, end_offset=end, latest_offset=latest)
+        metrics.show_run(failed, [progress])
         metrics.observe(record(2, given=figures()))
     text = text_of(one, other)
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -237,13 +239,18 @@ def test_a_watcher_tells_that_the_newest_run_failed_or_vanished_and_which_sinks_
     run.commit(run.carry_over())
     watched = WatchedJobs(url)
     assert value(watched.text(), "statebed_run_failed") == 0
-    behind = [pb.SourceProgress(source="rides", offsets_behind=12), pb.SourceProgress(source="files")]
+    end, latest = '{"t":{"0":1,"1":4}}', '{"t":{"0":13,"1":4}}'
+    rides = pb.SourceProgress(source="rides", offsets_behind=12, end_offset=end, latest_offset=latest)
+    behind = [rides, pb.SourceProgress(source="files")]
     put_heartbeat(store, pb.RunHeartbeat(run=run.number, time_us=5 * SECOND, every_us=SECOND, sources=behind))
     silent = watched.text()
     assert value(silent, "statebed_run_state", state="vanished") == 1
     assert value(silent, "statebed_last_failure_timestamp_seconds") == 5
     assert value(silent, "statebed_source_offsets_behind", source="rides") == 12
     assert value(silent, "statebed_source_offsets_behind", source="files") is None
+    name = "statebed_source_partition_offsets_behind"
+    lags = [value(silent, name, source="rides", topic="t", partition=number) for number in ("0", "1")]
+    assert lags == [12, 0]
     owed = [pb.UndeliveredSink(sink_id="mail", first_epoch=2, epochs=3)]
     put_end(store, pb.RunEnd(run=run.number, outcome=pb.RUN_FAILED, time_us=9 * SECOND, undelivered=owed))
     failed = watched.text()

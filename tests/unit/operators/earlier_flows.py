@@ -1,11 +1,12 @@
 """Flows whose state had another shape in earlier versions, and the rows they were fed.
 
 `earlier_states/` holds the state of each after FIRST_EPOCHS, written by the last version that kept the elements of a
-key in one list. Run this file with such a version on the path to write it again:
+key in one list. Run this file with such a version on the path to write some of them again:
 
-    PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py
+    PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py NAME...
 """
 
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,50 @@ def _top_of_changes(name: str) -> Flow:
     return flow
 
 
+def _collected(**ttl: Any) -> Callable[[str], Flow]:
+    """Aggregates of which some were rows and others were lists in the version before, and all were lists with a TTL."""
+
+    def made(name: str) -> Flow:
+        flow, bids, _ = _streams(name)
+        bids.key_by("auction", name="result").agg(
+            **ttl,
+            tags=f.count_distinct("tag"),
+            prices=f.collect_set("price"),
+            scores=f.collect_list("score"),
+            text=f.string_agg("tag", "+"),
+            total=f.sum_distinct("price"),
+            often=f.mode("price"),
+            middle=f.median("price"),
+            rows=f.count(),
+        )
+        return flow
+
+    return made
+
+
+def _collected_of_changes(**ttl: Any) -> Callable[[str], Flow]:
+    def made(name: str) -> Flow:
+        flow, bids, _ = _streams(name)
+        best = bids.key_by("auction", "tag", name="best").agg(price=f.max("price"), score=f.min("score"))
+        best.key_by("auction", name="result").agg(
+            **ttl,
+            prices=f.collect_list("price"),
+            tags=f.string_agg("tag", ","),
+            scores=f.sum_distinct("score"),
+            least=f.min("price"),
+        )
+        return flow
+
+    return made
+
+
+def _top_of_changes_with_ttl(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    best = bids.key_by("auction", "tag", name="best").agg(price=f.max("price"))
+    best.key_by("auction", name="result").top(2, "price desc", number="place", ttl="150 us")
+    return flow
+
+
 FLOWS: dict[str, Callable[[str], Flow]] = {
     "join_inner": _join(),
     "join_left": _join(how="left"),
@@ -138,6 +183,11 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "aggregates_of_changes": _aggregates_of_changes,
     "top": _top,
     "top_of_changes": _top_of_changes,
+    "collected": _collected(),
+    "collected_event_time": _collected(ttl="150 us"),
+    "collected_of_changes": _collected_of_changes(),
+    "collected_of_changes_event_time": _collected_of_changes(ttl="150 us"),
+    "top_of_changes_event_time": _top_of_changes_with_ttl,
 }
 
 
@@ -159,7 +209,8 @@ def stored(name: str) -> MemoryStore:
 def main() -> None:
     """Write the states."""
     STATES.mkdir(exist_ok=True)
-    for name, make in FLOWS.items():
+    for name in sys.argv[1:]:
+        make = FLOWS[name]
         store = MemoryStore()
         with testing.run(make(name), parallelism=PARALLELISM, store=store, retained_epochs=1) as run:
             feed(run, 0, FIRST_EPOCHS)

@@ -53,7 +53,7 @@ class Epochs:
         self.epoch_time_us = 0
         self.managers: list[TableManager] = []
         self.results: list[StepResult] = []
-        """Of the last epoch, by subtask."""
+        """Results of the last epoch, by subtask."""
         self.restart(parallelism)
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class Epochs:
             manager.close()
 
     def restart(self, parallelism: int) -> None:
-        """Forget everything in memory, and go on from the last epoch, with so many subtasks."""
+        """Forget everything in memory, and continue from the last epoch with this parallelism."""
         self.close()
         self.managers = [
             TableManager(

@@ -24,10 +24,10 @@ RETAINED = 3
 
 @dataclass(frozen=True)
 class Told:
-    """What subtasks are told of compactions."""
+    """Information about compactions that subtasks receive."""
 
     edits: tuple[bytes, ...] = ()
-    merging_epoch: int | None = None
+    compacting_epoch: int | None = None
 
 
 class SubtaskWorld:
@@ -43,7 +43,7 @@ class SubtaskWorld:
         self.late_us: int | None = None
         self.epoch_time_us = 1
         self.reports: list[SubtaskReport] = []
-        """Of the last epoch."""
+        """Reports of the last epoch."""
         self.restart()
 
     @property
@@ -79,7 +79,7 @@ class SubtaskWorld:
                 watermark_us=watermark_us,
                 epoch_time_us=self.epoch_time_us,
                 edits=told.edits,
-                merging_epoch=told.merging_epoch,
+                compacting_epoch=told.compacting_epoch,
             )
             mine = [_owned_by(rows, index, self.parallelism).to_batches() for rows in fed]
             self.reports.append(run_subtask(task, self.store, *mine, tiers=self.tiers))
@@ -98,7 +98,7 @@ class SubtaskWorld:
         return self.run.commit(draft)
 
     def compact(self, *, most_bytes: int = 1 << 30) -> list[CompactedSubtask]:
-        """What a round gives that begins now and takes every subtask."""
+        """Return the result of a round that begins now and includes every subtask."""
         return [compact_subtask(task, self.store, tiers=self.tiers) for task in self.tasks(most_bytes=most_bytes)]
 
     def tasks(self, *, most_bytes: int = 1 << 30) -> list[CompactionTask]:

@@ -31,7 +31,7 @@ def of_library(numbers: npt.NDArray[np.int64], precision: int) -> "datasketches.
 
 
 def codes_of(numbers: npt.NDArray[np.int64], precision: int) -> list[int]:
-    """Of each register the greatest."""
+    """Return the greatest value of each register."""
     registers = np.zeros(1 << precision, dtype=np.int64)
     codes = codes_of_numbers(numbers.view(np.uint64), precision)
     np.maximum.at(registers, codes // 64, codes % 64)

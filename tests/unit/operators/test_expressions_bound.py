@@ -193,7 +193,7 @@ def test_filter_keeps_the_rows_for_which_a_condition_holds() -> None:
     assert batch.column("n").to_pylist() == [1, 4]
     assert filter_rows(bind("null", table.schema), table).num_rows == 0
     assert filter_rows(bind("true", table.schema), table).num_rows == 4
-    with pytest.raises(UnsupportedTypeError, match="no condition"):
+    with pytest.raises(UnsupportedTypeError, match="a condition must be a boolean"):
         filter_rows(bind("fare + 1", table.schema), table)
 
 
@@ -235,11 +235,11 @@ def test_a_function_that_cannot_travel_or_gives_something_else_is_refused() -> N
     table = pa.table({"n": [1, 2]})
     with pytest.raises(InputError, match="cannot be sent to other processes"):
         bind(lambda batch: batch.column("n"), table.schema)
-    with pytest.raises(InputError, match="gave a list"):
+    with pytest.raises(InputError, match="must return an Arrow array, got list"):
         bind(a_list, table.schema)
     with pytest.raises(InputError, match="1 values for 2 rows"):
         bind(too_few, table.schema).evaluate(table)
-    with pytest.raises(InputError, match="gave int64, and string for a batch without rows"):
+    with pytest.raises(InputError, match="returned int64, but string for an empty batch"):
         bind(fickle, table.schema).evaluate(table)
-    with pytest.raises(InputError, match="is no expression"):
+    with pytest.raises(InputError, match="must be SQL text or a function"):
         bind(5, table.schema)  # type: ignore[arg-type]

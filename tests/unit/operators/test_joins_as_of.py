@@ -28,7 +28,7 @@ def join(**more: Any) -> AsOfJoin:
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:
-    """In total order: by time, then by columns, nulls last."""
+    """Return the sort key of a row: by time, then by columns, nulls last."""
     values = (row["rate"], row["is_deleted"])
     return row["_time"], *((value is None, value or 0) for value in values)
 

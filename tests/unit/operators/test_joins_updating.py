@@ -1,11 +1,13 @@
 """The updating join against a short model: at every moment the result is the join of the rows that are there."""
 
 import collections
+import gc
 import itertools
 import operator as op
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from effort import examples
@@ -13,7 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, Above, Driver, left, output_bytes, right
 
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns
+from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import Changes, Input
+from statebed.operators import changelog_spool
 from statebed.operators.joins import JoinKind, UpdatingJoin
 from statebed.operators.operator import MAIN
 from statebed.operators.time_to_live import TimeToLive
@@ -226,3 +232,77 @@ def test_p6_the_same_rows_in_another_order_give_the_same_bytes_of_output() -> No
             found.append([output_bytes(result) for step in driver.steps for result in step])
             driver.close()
         assert found[0] == found[1], how
+
+
+@pytest.mark.parametrize("how", [JoinKind.INNER, JoinKind.FULL, JoinKind.SEMI], ids=op.attrgetter("value"))
+@pytest.mark.parametrize("condition", [False, True])
+def test_p6_results_of_many_chunks_come_to_the_same_join_in_every_attempt(
+    how: JoinKind, condition: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changelog_spool, "SAMPLE_ROWS", 8)
+    monkeypatch.setattr(changelog_spool, "MOST_ROWS", 16)
+    draw = random.Random(3)
+    join = UpdatingJoin("j", LEFTS, RIGHTS, how, Above() if condition else None)
+    # The same rows in another order, with other pages of the state: the output has to be the same bytes.
+    drivers = [Driver(join, budget=1 << 20), Driver(join, budget=1 << 26)]
+    sides: list[Rows] = [collections.Counter(), collections.Counter()]
+    result: Rows = collections.Counter()
+    largest = 0
+    for epoch in range(8):
+        changes = [
+            [((draw.randrange(3), draw.randrange(2), draw.randrange(9)), draw.choice([1, 1, 2, -1])) for _ in range(15)]
+            for _ in range(2)
+        ]
+        for side, some in zip(sides, changes, strict=True):
+            applied(side, list(some))
+        outputs = []
+        for driver in drivers:
+            shuffled = [draw.sample(some, len(some)) for some in changes]
+            rows = [
+                [make(time, key, price, _weight=weight) for (time, key, price), weight in some]
+                for make, some in zip((left, right), shuffled, strict=True)
+            ]
+            shown = driver.epoch(*rows)
+            (step,) = driver.steps[-1]
+            outputs.append(output_bytes(step))
+        assert outputs[0] == outputs[1]
+        signs = [row["_weight"] > 0 for row in shown]
+        assert signs == sorted(signs)  # retractions first
+        largest = max(largest, len(shown))
+        for row in shown:
+            *values, weight = row.values()
+            result[tuple(values)] += weight
+        kept = {row: weight for row, weight in result.items() if weight}
+        assert kept == {row: weight for row, weight in model(how, *sides, condition=condition).items() if weight}
+        if epoch == 4:
+            drivers[0].restart(1)
+    assert largest > 16 or how is JoinKind.SEMI
+    for driver in drivers:
+        driver.close()
+
+
+def test_p4_matches_of_one_row_with_many_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changelog_spool, "MOST_ROWS", 1 << 12)
+    driver = Driver(UpdatingJoin("j", LEFT, RIGHT, JoinKind.INNER), budget=4 << 20)
+    keys, prices = pa.array(np.zeros(30_000, dtype=np.int64)), pa.array(np.arange(30_000))
+    hashes = from_numpy(hash_columns([keys]).view(np.int64), pa.int64())
+    times = pa.array(np.zeros(30_000, dtype=np.int64)).cast(TIMESTAMP)
+    driver.epoch(pa.Table.from_arrays([hashes, times, keys, prices], schema=LEFT.schema), [])
+    gc.collect()
+    before, peaks = pa.total_allocated_bytes(), []
+    original = changelog_spool.ChangelogSpool.add
+
+    def watched(self: Any, rows: pa.Table) -> None:
+        original(self, rows)
+        peaks.append(pa.total_allocated_bytes())
+
+    monkeypatch.setattr(changelog_spool.ChangelogSpool, "add", watched)
+    driver.epoch([], [right(1, 0, price) for price in range(10)])
+    (step,) = driver.steps[-1]
+    output = step.outputs[MAIN]
+    assert output.num_rows == 300_000
+    assert output.nbytes > 9 << 20
+    # A mapped file holds the pairs. What is in memory are a page of the state, and chunks of pairs.
+    assert max(peaks) - before < 6 << 20
+    assert pa.total_allocated_bytes() - before < 2 << 20
+    driver.close()

@@ -3,8 +3,6 @@
 import datetime as dt
 import functools
 import operator as operators
-import re
-from pathlib import Path
 from typing import Any
 
 import datasketches
@@ -15,10 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statebed as sb
-from statebed.aggregates import functions
 from statebed.aggregates.accumulators import registers_of
-from statebed.aggregates.aggregate import EventTime
-from statebed.aggregates.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, aggregate_parts, parts_of
+from statebed.aggregates.parts import Factor, Part, Reduce, Word
+from statebed.aggregates.preaggregation import LATEST, ROW_COUNT, aggregate_parts, parts_of
 from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.errors import InputError, SumOverflowError
 from statebed.flow.graph import OperatorNode
@@ -86,7 +83,7 @@ def operator_of(kind: str) -> OperatorNode:
 
 
 def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Table:
-    """What a JVM gives: groups by key hash, keys and pane, and their parts; with pyarrow's own arithmetic."""
+    """Return the result of a JVM: groups by key hash, keys and pane, and their parts, computed with pyarrow."""
     parts = parts_of(operator.partials)
     assert parts is not None
     assert operator.preaggregated is not None
@@ -141,7 +138,7 @@ def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - 
 
 
 def _sketch(values: list[Any], precision: int) -> Any:
-    """By the library that Spark's JVM has, too; what leaves the JVM is cut down to the registers."""
+    """Return the sketch of the library that Spark's JVM also uses, reduced to the registers."""
     sketch = datasketches.hll_sketch(precision, datasketches.tgt_hll_type.HLL_8)
     for number in hash_columns([normalise_key(pa.array(values))]).view(np.int64).tolist():
         sketch.update(number)
@@ -157,7 +154,7 @@ def _value_by(part: Part, by: Factor, rows: list[dict[str, Any]]) -> Any:
 
 
 def _place(value: Any) -> Any:
-    """In Spark's order NaN is the largest, and text is ordered by its bytes."""
+    """Return the sort key in Spark's order: NaN is the largest, and text is ordered by its bytes."""
     if isinstance(value, str):
         return value.encode()
     return (value != value, 0.0 if value != value else value)  # noqa: PLR0124 - NaN
@@ -280,53 +277,7 @@ def test_what_is_not_made_of_plain_parts_is_not_added_up_elsewhere(aggregate: An
     assert operator.preaggregated is None
 
 
-NUMBERS = {
-    "integers": [pa.int8(), pa.int64()],
-    "decimals": [pa.decimal128(28, 2)],
-    "floats": [pa.float32(), pa.float64()],
-}
-OTHERS = [pa.string(), pa.binary(), pa.bool_(), pa.date32(), TIMESTAMP]
 LONG_DECIMAL = pa.decimal128(29, 2)
-
-
-def added_up_kinds(name: str) -> set[str]:
-    """For which types of values an aggregate can be added up elsewhere, of those that it takes."""
-    make = getattr(sb, name)
-    options: dict[str, tuple[Any, ...]] = {"percentile": (0.5,), "approx_percentile": (0.5,)}
-    answers: dict[str, set[bool]] = {}
-    for word, kinds in {**NUMBERS, "others": OTHERS}.items():
-        for kind in kinds:
-            columns = ("y", "x") if name in TWO_COLUMNS else ("x",)
-            aggregate = make(*columns, *options.get(name, ()))
-            types = (kind, TIMESTAMP) if EventTime.EVENT_TIME in aggregate.inputs else (kind,) * len(columns)
-            try:
-                bound = aggregate.bind("a", input_types=types)
-            except InputError:
-                continue
-            if name == "max_by" and word == "others" and kind in {pa.string(), pa.binary()}:
-                assert aggregate_parts(0, bound) is None
-                continue
-            answers.setdefault(word, set()).add(aggregate_parts(0, bound) is not None)
-    assert all(len(found) == 1 for found in answers.values()), name
-    return {"yes"} if answers and all(found == {True} for found in answers.values()) else _words(answers)
-
-
-def _words(answers: dict[str, set[bool]]) -> set[str]:
-    return {word for word, found in answers.items() if found == {True}} or {"no"}
-
-
-TWO_COLUMNS = {name for name in functions.__all__ if name.startswith(("covar", "corr", "regr"))} | {"min_by", "max_by"}
-
-
-def test_the_page_of_aggregates_says_what_the_jvm_adds_up() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "reference" / "aggregates.md").read_text(encoding="utf-8")
-    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    said = {
-        name: set(row[-2].split(", ")) for row in cells if len(row) == 5 for name in re.findall(r"`(\w+)\(", row[0])
-    }
-    assert set(said) == set(functions.__all__)
-    assert said.pop("aggregate") == {"no"}
-    assert said == {name: added_up_kinds(name) for name in said}
 
 
 def test_sums_of_decimals_of_more_than_28_digits_are_not_added_up_elsewhere() -> None:

@@ -229,7 +229,7 @@ def test_timers_of_processing_time_and_a_time_to_live_follow_the_time_of_the_epo
 
 
 class Expiring(Process):
-    """What each card paid last, for 10 us of event time."""
+    """Last payment of each card, kept for 10 us of event time."""
 
     last = ValueState("amount bigint", ttl="10 us")
     output = "card string, before bigint"

@@ -1,4 +1,4 @@
-"""What is refused of a process: definitions, calls, what it gives back, errors and memories of its own."""
+"""Mistakes in processes: definitions, calls, returned rows, errors, and attributes that change."""
 
 from typing import Any
 
@@ -113,8 +113,8 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
 
     made()
     refused: dict[str, dict[str, Any]] = {
-        "no text": {"output": 5},
-        "names no column": {"output": ""},
+        "is not text": {"output": 5},
+        "must name at least one column": {"output": ""},
         "reserved": {"output": "_time timestamp"},
         "has no on_batch": {"on_batch": Process.on_batch},
         "'late' is reserved for late rows": {"side_outputs": {"late": "n int"}},

@@ -29,7 +29,7 @@ MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class TotalsPerKey(ProcessKey):
-    """What `Totals` does."""
+    """The same as `Totals`, key by key."""
 
     total = ValueState("sum bigint, alarm timestamp")
     payments = ListState("amount bigint")
@@ -182,7 +182,7 @@ def test_an_error_names_the_function_that_the_user_wrote() -> None:
     with Epochs(operator) as stream, pytest.raises(ProcessError, match=r"on_rows raised AttributeError: there is no"):
         stream.feed(rows_of(PAYMENTS, [{"card": "a"}], [1]), watermark_us=0)
     with pytest.raises(InputError, match="has no on_rows"):
-        ProcessOperator("none", PAYMENTS, type("Nothing", (ProcessKey,), {"output": "n int"})())
+        ProcessOperator("none", PAYMENTS, type("NoOutgoingRows", (ProcessKey,), {"output": "n int"})())
 
 
 def test_keys_of_several_columns_come_as_tuples() -> None:

@@ -2,10 +2,8 @@
 
 import datetime as dt
 import math
-import re
 import sys
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,11 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.operators.aggregate_cases import CASES
 
 from statebed.aggregates import functions as sb
-from statebed.aggregates.accumulator_choice import Function, Retraction, retraction_of
-from statebed.aggregates.aggregate import Aggregate, BoundAggregate
+from statebed.aggregates.aggregate import BoundAggregate
+from statebed.aggregates.declaration import Retraction, declared_functions
 from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import InputError, SumOverflowError
 
@@ -42,51 +41,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "ts": st.integers(0, 3).map(lambda seconds: START + dt.timedelta(seconds=seconds)),
 }
 
-AGGREGATES: dict[str, tuple[Aggregate, tuple[str, ...]]] = {
-    "rows": (sb.count(), ()),
-    "values": (sb.count("flag"), ("flag",)),
-    "sum_y": (sb.sum("y"), ("y",)),
-    "sum_n": (sb.sum("n"), ("n",)),
-    "sum_price": (sb.sum("price"), ("price",)),
-    "sum_distinct": (sb.sum_distinct("price"), ("price",)),
-    "mean_y": (sb.mean("y"), ("y",)),
-    "mean_n": (sb.mean("n"), ("n",)),
-    "mean_price": (sb.mean("price"), ("price",)),
-    "min_y": (sb.min("y"), ("y",)),
-    "min_word": (sb.min("word"), ("word",)),
-    "max_y": (sb.max("y"), ("y",)),
-    "any_value": (sb.any_value("price"), ("price",)),
-    "min_by": (sb.min_by("word", "y"), ("word", "y")),
-    "max_by": (sb.max_by("word", "y"), ("word", "y")),
-    "first": (sb.first("n"), ("n", "ts")),
-    "last": (sb.last("n"), ("n", "ts")),
-    "mode": (sb.mode("word"), ("word",)),
-    "count_distinct": (sb.count_distinct("y"), ("y",)),
-    "approx_percentile": (sb.approx_percentile("y", 0.3), ("y",)),
-    "median": (sb.median("x"), ("x",)),
-    "collect_list": (sb.collect_list("word"), ("word", "ts")),
-    "collect_set": (sb.collect_set("y"), ("y",)),
-    "string_agg": (sb.string_agg("word", ", "), ("word", "ts")),
-    "bool_and": (sb.bool_and("flag"), ("flag",)),
-    "bool_or": (sb.bool_or("flag"), ("flag",)),
-    "bit_and": (sb.bit_and("n"), ("n",)),
-    "bit_or": (sb.bit_or("n"), ("n",)),
-    "bit_xor": (sb.bit_xor("n"), ("n",)),
-    **{name: (getattr(sb, name)("y"), ("y",)) for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
-    **{
-        name: (getattr(sb, name)("y", "x"), ("y", "x"))
-        for name in (
-            *("covar_pop", "covar_samp", "corr", "regr_count", "regr_avgx", "regr_avgy"),
-            *("regr_sxx", "regr_syy", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2"),
-        )
-    },
-}
 Weighted = tuple[int, tuple[Any, ...], int]
 
 
 def bound_of(name: str, *, changelog: bool) -> BoundAggregate:
-    aggregate, columns = AGGREGATES[name]
-    return aggregate.bind("a", input_types=tuple(KINDS[column] for column in columns), changelog=changelog)
+    case = CASES[name]
+    return case.aggregate.bind("a", input_types=tuple(KINDS[column] for column in case.columns), changelog=changelog)
 
 
 def grouping_of(groups: list[int]) -> Grouping:
@@ -94,9 +54,9 @@ def grouping_of(groups: list[int]) -> Grouping:
 
 
 def fold(name: str, bound: BoundAggregate, changes: list[Weighted], *, weighted: bool = True) -> tuple[pa.Array, ...]:
-    kinds = [KINDS[column] for column in AGGREGATES[name][1]]
+    kinds = [KINDS[column] for column in CASES[name].columns]
     values = [pa.array([row[place] for _, row, _ in changes], kind) for place, kind in enumerate(kinds)]
-    inputs = AGGREGATES[name][0].input_columns(values)
+    inputs = CASES[name].aggregate.input_columns(values)
     weights = np.array([weight for _, _, weight in changes], dtype=np.int64) if weighted else None
     return bound.accumulator.fold(inputs, grouping_of([group for group, _, _ in changes]), weights)
 
@@ -113,11 +73,11 @@ def merged(name: str, bound: BoundAggregate, pieces: list[list[Weighted]]) -> tu
     return sorted(set(numbers)), partials
 
 
-@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("name", CASES)
 @settings(deadline=None, max_examples=examples(25))
 @given(data=st.data())
 def test_p6_taking_rows_back_equals_adding_the_others_alone(name: str, data: st.DataObject) -> None:
-    row = st.tuples(*(VALUES[column] for column in AGGREGATES[name][1]))
+    row = st.tuples(*(VALUES[column] for column in CASES[name].columns))
     # Group, row, how often it comes, and how often it is taken back.
     change = st.tuples(st.integers(0, 2), row, st.integers(0, 3), st.integers(0, 3))
     rows = data.draw(st.lists(change, min_size=1, max_size=12))
@@ -152,28 +112,17 @@ def test_p6_taking_rows_back_equals_adding_the_others_alone(name: str, data: st.
 
 
 def test_each_function_says_how_it_takes_rows_back_and_each_is_tested() -> None:
-    tested = {aggregate.function for aggregate, _ in AGGREGATES.values()}
-    refusing = {function for function in Function if retraction_of(function) is Retraction.REFUSES}
+    tested = {case.aggregate.function.name for case in CASES.values()}
+    functions = {function.name: function.retraction_with(None) for function in declared_functions()}
+    refusing = {name for name, retraction in functions.items() if retraction is Retraction.REFUSES}
     # A user-defined one may have a method for it.
-    assert refusing == {Function.APPROX_COUNT_DISTINCT, Function.USER_DEFINED}
-    assert tested == set(Function) - refusing
-    for name, (aggregate, _) in AGGREGATES.items():
+    assert refusing == {"approx_count_distinct", "aggregate"}
+    assert tested == set(functions) - refusing
+    for name, case in CASES.items():
         bound = bound_of(name, changelog=True)
         keeps_lists = any(pa.types.is_list(field.type) for field in bound.accumulator.partial_fields)
-        if aggregate.function is not Function.APPROX_PERCENTILE:  # a histogram: lists, yet no values
+        if case.aggregate.function.name != "approx_percentile":  # a histogram: lists, yet no values
             assert keeps_lists == (bound.retraction is Retraction.MULTISET), name
-
-
-def test_the_page_of_aggregates_says_how_each_takes_rows_back() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "reference" / "aggregates.md").read_text(encoding="utf-8")
-    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    said = {name: row[-1] for row in cells for name in re.findall(r"`(\w+)\(", row[0])}
-    assert set(said) == set(sb.__all__)
-    functions = {function.value: retraction_of(function).value for function in Function}
-    functions |= {"count_if": "invertible", "median": "multiset"}  # of count and of percentile
-    assert {name: how for name, how in said.items() if name != "aggregate"} == {
-        name: how for name, how in functions.items() if name != "aggregate"
-    }
 
 
 def test_a_sketch_of_distinct_values_refuses_a_changelog_and_says_what_to_use() -> None:
@@ -183,7 +132,7 @@ def test_a_sketch_of_distinct_values_refuses_a_changelog_and_says_what_to_use() 
     assert "count_distinct" in caught.value.fix
 
 
-FORGETFUL = [name for name, (one, _) in AGGREGATES.items() if one.function.value in {"min", "sum", "mean", "first"}]
+FORGETFUL = [name for name, case in CASES.items() if case.aggregate.function.name in {"min", "sum", "mean", "first"}]
 
 
 @pytest.mark.parametrize("name", [*FORGETFUL, "bit_xor", "bit_or", "collect_list", "corr"])
@@ -222,12 +171,12 @@ def test_special_values_can_be_taken_back() -> None:
     assert summed([*values, *values[:3]], [1, 1, 1, 1, -1, -1, -1], pa.float64()) == 1.5
 
 
-@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_group_that_waits_for_rows_it_has_taken_back_has_no_value(name: str) -> None:
     bound = bound_of(name, changelog=True)
     row = tuple(
         {"y": 1.5, "x": 2.5, "n": 1 << 62, "price": Decimal(7), "flag": True, "word": "a", "ts": START}[column]
-        for column in AGGREGATES[name][1]
+        for column in CASES[name].columns
     )
     partials = fold(name, bound, [(0, row, -5)])
     assert bound.accumulator.finish(partials).to_pylist()[0] in (None, 0, [])

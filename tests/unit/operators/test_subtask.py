@@ -22,7 +22,7 @@ from statebed.format.sealed import open_sealed
 from statebed.operators import WindowAggregate, tumbling
 from statebed.state.time_keyed.table import MAX_FILES
 from statebed.storage import LocalStore, MemoryStore, ObjectStore
-from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
+from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask, subtask
 from statebed.testing.faults import Fault, FaultStore, SimulatedCrash, Verb
 
 OPERATOR = WindowAggregate(
@@ -292,3 +292,18 @@ def test_p1_a_subtask_whose_files_the_store_spoils_does_not_report(fault: Fault,
     assert folder in lost.value.where
     again = run_subtask(following(first, late=None, watermark=10), disk, [batch([(1, 25, 0.3)])])
     assert again.rows_out, "a retry writes the same names again"
+
+
+def test_output_of_many_rows_is_divided_into_files_and_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = MemoryStore()
+    report = run_subtask(replace(TASK, watermark_us=100), whole, [batch(ROWS)])
+    rows = output_of(whole, report)
+    assert len(rows) > 1
+    monkeypatch.setattr(subtask, "FILE_ROWS", 2)
+    monkeypatch.setattr(subtask, "ROW_GROUP_ROWS", 1)
+    store = MemoryStore()
+    divided = run_subtask(replace(TASK, watermark_us=100), store, [batch(ROWS)])
+    assert output_of(store, divided) == rows
+    assert [file.rows for file in divided.outbox] == [2] * (len(rows) // 2) + [1] * (len(rows) % 2)
+    assert pq.read_metadata(io.BytesIO(store.get(divided.outbox[0].path))).num_row_groups == 2
+    assert run_subtask(replace(TASK, watermark_us=100), MemoryStore(), [batch(ROWS)]) == divided

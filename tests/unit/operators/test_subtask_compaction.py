@@ -128,7 +128,7 @@ def test_base_and_deltas_become_one_base_and_outputs_lie_in_the_runs_own_folder(
     (made,) = world.compact()
     assert made.outputs
     assert {names.run_of_compaction(path) for path in made.outputs} == {world.run.number}
-    assert world.state() == before, "an edit that nobody applied changed something"
+    assert world.state() == before, "an edit that was not applied changed something"
     world.epoch([rows_of(6)], watermark_us=None, told=Told(made.edits))
     files = world.files()[0, "groups"]
     assert len(files) == 2, "the base, and the delta of the new epoch"
@@ -248,7 +248,7 @@ def test_a_checkpoint_leaves_files_alone_that_a_compaction_reads() -> None:
     (made,) = told.compact()
     for epoch in range(7, 10):
         plain.epoch([rows_of(epoch)], watermark_us=None)
-        told.epoch([rows_of(epoch)], watermark_us=None, told=Told(merging_epoch=base))
+        told.epoch([rows_of(epoch)], watermark_us=None, told=Told(compacting_epoch=base))
     inputs = {file.path for edit in made.edits for file in StoredEdit.from_bytes(edit).inputs}
     assert not inputs <= {file.path for file in plain.files()[0, "groups"]}, "the deltas were merged meanwhile"
     assert inputs <= {file.path for file in told.files()[0, "groups"]}

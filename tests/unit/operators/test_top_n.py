@@ -53,7 +53,7 @@ def nulls_last(value: Any) -> tuple[Any, ...]:
 
 
 def user_rank(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By price, the greatest first and nulls before all; then by n, nulls first."""
+    """Return the sort key: by price, the greatest first and nulls before all; then by n, nulls first."""
     _, price, _, n, _ = row
     number = math.inf if price is not None and math.isnan(price) else price
     return price is not None, 0 if number is None else -number, n is not None, n or 0
@@ -95,7 +95,7 @@ def run(operator: TopN, epochs: Any, *, seed: int = 0) -> Any:
 
 
 def fold(folded: Counter[str], outputs: dict[str, pa.Table]) -> Counter[str]:
-    """What stands after these changes, too."""
+    """Return the rows after these changes."""
     for row in plain(outputs[MAIN]):
         assert row["_weight"] != 0
         tags = None if row["tags"] is None else tuple(row["tags"])
@@ -244,10 +244,10 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
     for match, order in {
         "no column 'nothing'": order_by("nothing"),
         "cannot be ordered": order_by("tags"),
-        "one twice": order_by("price", "price desc"),
-        "names no column": (),
+        "each once": order_by("price", "price desc"),
+        "must name at least one column": (),
     }.items():
         with pytest.raises(InputError, match=match):
             TopN("top", BIDS, 1, order)
-    with pytest.raises(InputError, match="is no order"):
+    with pytest.raises(InputError, match="is not an order"):
         order_by(" ")

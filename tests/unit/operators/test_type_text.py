@@ -40,16 +40,16 @@ def test_arrow_types_and_schemas_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "names no column"),
-        ("a int, A string", "one twice"),
+        ("", "must name at least one column"),
+        ("a int, A string", "each once"),
         ("a", "ends too early"),
-        ("a integr", "has the type 'integr'"),
+        ("a integr", "has the unknown type 'integr'"),
         ("a array<int", "lacks '>'"),
         ("a map<int>", "lacks ','"),
-        ("a int b", "continues with 'b'"),
+        ("a int b", "has 'b' after its end"),
         ("a int; b int", "cannot be read"),
-        ("3a int", "where a column's name should be"),
-        ("a decimal(39, 0)", "has the type"),
+        ("3a int", "instead of a column name"),
+        ("a decimal(39, 0)", "has the unknown type"),
     ],
 )
 def test_a_text_that_cannot_be_read_is_refused_with_an_example(text: str, what: str) -> None:

@@ -12,8 +12,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.aggregates.accumulator_choice import Retraction
 from statebed.aggregates.aggregate import BoundAggregate
+from statebed.aggregates.declaration import Retraction
 from statebed.aggregates.functions import aggregate
 from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import AggregateError, InputError
@@ -196,7 +196,7 @@ def test_what_is_no_aggregate_is_refused_before_anything_runs() -> None:
         aggregate(object(), "x")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InputError, match="has no input"):
         aggregate(WeightedTotal())
-    with pytest.raises(InputError, match="has the type 'integr'"):
+    with pytest.raises(InputError, match="has the unknown type 'integr'"):
         aggregate(replace(Witness(), state="n integr"), "x")
     with pytest.raises(InputError, match="called 'rows'"):
         aggregate(replace(Witness(), state="rows bigint"), "x")

@@ -42,12 +42,12 @@ def test_a_record_without_nonce_is_refused_because_it_could_be_anybodys() -> Non
 
 
 def test_p3_winning_a_number_without_its_predecessor_means_that_it_had_been_collected() -> None:
-    assert not is_in_log(previous_stands=False, later_exists=False)
+    assert not is_in_log(previous_is_current=False, later_exists=False)
 
 
 def test_p3_a_number_next_to_its_predecessor_counts_unless_later_records_exist() -> None:
-    assert is_in_log(previous_stands=True, later_exists=False)
-    assert not is_in_log(previous_stands=True, later_exists=True)
+    assert is_in_log(previous_is_current=True, later_exists=False)
+    assert not is_in_log(previous_is_current=True, later_exists=True)
 
 
 @pytest.mark.parametrize(

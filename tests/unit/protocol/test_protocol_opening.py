@@ -11,7 +11,7 @@ from statebed.errors import (
     SavepointError,
 )
 from statebed.format import checkpoint_pb2 as pb
-from statebed.protocol import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
+from statebed.protocol import DamagePolicy, Origin, Recovery, RollbackPolicy, SkippedRecord
 from statebed.protocol.base_choice import (
     LogSlot,
     Observation,
@@ -140,4 +140,4 @@ def test_origin_is_the_head_unless_something_is_named() -> None:
     assert Origin().is_head
     assert not Origin(epoch=3).is_head
     assert not Origin(savepoint="monday").is_head
-    assert Skipped(3, "why").reason == "why"
+    assert SkippedRecord(3, "why").reason == "why"

@@ -6,7 +6,7 @@ from statebed.errors import EpochNotRetainedError, InvalidNameError, ProtocolErr
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import PublishStep, Replay, SinkPosition, decide_replay
 from statebed.protocol.publication import common_epoch, decide_delivery, oldest_unpublished, pending_sinks
-from statebed.protocol.requests import AddSavepoint, Collect, Compact, DropSavepoint, Stop, decide_request, next_pins
+from statebed.protocol.requests import AddSavepoint, CleanUp, Compact, DropSavepoint, Stop, decide_request, next_pins
 
 POSITION = pb.SourcePosition(
     kind="spark",
@@ -162,7 +162,7 @@ def test_a_name_that_cannot_be_an_object_name_is_refused(name: str) -> None:
 
 def test_stop_and_collect_are_always_granted_and_the_unknown_never() -> None:
     assert decide_request(pb.Request(stop=pb.StopRequest(drain=True)), head=HEAD) == Stop(drain=True)
-    assert decide_request(pb.Request(collect=pb.CollectRequest()), head=HEAD) == Collect()
+    assert decide_request(pb.Request(cleanup=pb.CleanupRequest()), head=HEAD) == CleanUp()
     assert decide_request(pb.Request(compact=pb.CompactRequest()), head=HEAD) == Compact()
     with pytest.raises(ProtocolError, match="does not know the requested action"):
         decide_request(pb.Request(), head=HEAD)

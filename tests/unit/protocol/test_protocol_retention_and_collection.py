@@ -22,13 +22,13 @@ from statebed.protocol.cleanup import (
     protecting_records,
 )
 from statebed.protocol.records import Commit, build_epoch
-from statebed.protocol.retention import Link, next_min_epoch
+from statebed.protocol.retention import LineageEpoch, next_min_epoch
 
 DATA = names.data_file(5, "op", "t", 0, "d")
 
 
-def links(*epochs: int) -> list[Link]:
-    return [Link(epoch, finish_time_us=epoch * 10) for epoch in epochs]
+def links(*epochs: int) -> list[LineageEpoch]:
+    return [LineageEpoch(epoch, finish_time_us=epoch * 10) for epoch in epochs]
 
 
 def next_min(
@@ -215,7 +215,13 @@ def test_an_epoch_never_ends_before_it_began() -> None:
 
 def test_p5_an_epoch_from_the_future_is_as_old_as_the_one_after_it() -> None:
     future = 4_000_000_000
-    chain = [Link(1, 100), Link(2, future), Link(3, 200), Link(4, 300), Link(5, 9_000)]
+    chain = [
+        LineageEpoch(1, 100),
+        LineageEpoch(2, future),
+        LineageEpoch(3, 200),
+        LineageEpoch(4, 300),
+        LineageEpoch(5, 9_000),
+    ]
     policy = Retention(epochs=1, max_age_us=1_000)
     assert next_min_epoch(chain, policy=policy, now_us=9_000, current=1, oldest_unpublished=None) == 5
     kept = Retention(epochs=1, max_age_us=8_900)

@@ -18,7 +18,7 @@ def test_a_name_says_the_operator_and_what_the_sink_is() -> None:
     long = derived_name(["x" * 200], "parquet")
     assert len(long) == 128
     assert long != derived_name(["x" * 201], "parquet")
-    assert derived_name(["a"], told_apart_by="out/1") != derived_name(["a"], told_apart_by="out/2")
+    assert derived_name(["a"], distinguished_by="out/1") != derived_name(["a"], distinguished_by="out/2")
 
 
 def test_a_sink_that_writes_where_a_known_one_wrote_has_its_name() -> None:

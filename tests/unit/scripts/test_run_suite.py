@@ -9,7 +9,7 @@ import pytest
 from slow import guards, slow_tests
 
 from scripts import run_suite
-from scripts.run_suite import LONG, PARTS, QUICK, Command, Part, Suite, commands_of, tools_of
+from scripts.run_suite import LONG, PARTS, QUICK, Command, Part, Suite, commands_of, not_run, tools_of, without_jars
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,6 +57,15 @@ def test_two_commands_run_at_once_and_the_longest_start_first(tmp_path: Path) ->
     assert log.read_text().split()[2] == "short"
 
 
+def test_the_slowest_tests_of_all_commands_are_listed() -> None:
+    shown = "3.50s call     tests/a.py::test_one[x y]\n12.00s setup    tests/b.py::test_two\n1 passed in 20s"
+    results = [run_suite.Result(command("a", ""), 0, 20, shown), run_suite.Result(command("b", ""), 0, 1, "1 passed")]
+    assert run_suite.slowest(results).split("\n") == [
+        "    12 s  tests/b.py::test_two",
+        "     4 s  tests/a.py::test_one[x y]",
+    ]
+
+
 def test_after_a_failure_nothing_starts_and_all_output_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     suite = Suite(
         [
@@ -93,6 +102,16 @@ def test_the_tools_of_parts_are_looked_for_once() -> None:
     assert shell.count("with-java") == shell.count("find-postgres") == shell.count("find-chromium") == 1
     assert all((ROOT / word).exists() for word in shell.split() if word.startswith("scripts/"))
     assert tools_of([Part("none", 1, command=("true",))]) == []
+
+
+def test_a_part_whose_jars_cannot_be_had_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Part("broken", 1, command=("true",), jars=("no-such-set",))
+    reasons = without_jars([broken, Part("other", 1, command=("true",))])
+    assert list(reasons) == ["broken"]
+    assert "NOT RUN: broken (statebed: jars: unknown set 'no-such-set'" in not_run(reasons)
+    monkeypatch.setattr(run_suite, "TIERS", {"test": (broken, Part("fine", 1, command=("true",)))})
+    monkeypatch.setattr("sys.argv", ["run_suite.py", "test"])
+    assert run_suite.main() == 0
 
 
 def test_every_slow_test_exists_and_none_of_them_catches_a_mutant() -> None:

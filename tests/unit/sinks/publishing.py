@@ -5,8 +5,10 @@ gets it, too, so that a transaction takes a while. What must be there at the end
 """
 
 import sys
+from pathlib import Path
 
 import pyarrow as pa
+from lake_tables import lake_sink
 
 from statebed.checkpoint import EpochDraft, Publisher, Run, RunOptions, Sink
 from statebed.format import checkpoint_pb2 as pb
@@ -14,6 +16,8 @@ from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.format.stream_schema import Changes, Output
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink
+from statebed.sinks.kafka import Encoding, KafkaCluster, KafkaTopicSink, MessageEncoder, TopicLayout
+from statebed.sinks.kafka.topic import Topic
 from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
 from statebed.subtasks.outbox import encode_outbox
@@ -26,7 +30,12 @@ SCHEMA = pa.schema([*COLUMNS, pa.field("_weight", pa.int64(), nullable=False)])
 
 
 def make_sink(kind: str, place: str, password: str | None = None) -> Sink:
-    """The sink of the job, of one of four kinds."""
+    """Build the sink of the job, with one row per key where the kind has keys."""
+    if kind in {"delta", "iceberg"}:
+        return lake_sink(f"{kind} by key", Path(place), job_id=JOB, sink_id=SINK, columns=COLUMNS)
+    if kind == "kafka":
+        servers, _, topic = place.partition("/")
+        return kafka_sink(servers, topic)
     if kind == "parquet":
         return ParquetTableSink(sink_id=SINK, path=place, job_id=JOB, schema=SCHEMA)
     if kind == "debezium":
@@ -38,6 +47,28 @@ def make_sink(kind: str, place: str, password: str | None = None) -> Sink:
     )
     return SqlTableSink(
         sink_id=SINK, job_id=JOB, database=database, table=SqlTable(TableName("results"), OUTPUT, ("k",), None)
+    )
+
+
+def kafka_sink(
+    servers: str,
+    topic: str,
+    *,
+    encoding: Encoding = Encoding.JSON,
+    output: Output = OUTPUT,
+    key: tuple[str, ...] = ("k",),
+    job_id: str = JOB,
+    sink_id: str = SINK,
+    timeout_seconds: float = 60,
+    layout: TopicLayout | None = None,
+    schema_id: int | None = None,
+) -> KafkaTopicSink:
+    """The sink of the job on a Kafka topic."""
+    envelope = Envelope(job_id, sink_id, key)
+    encoder = MessageEncoder(output, encoding=encoding, envelope=envelope, schema_id=schema_id, where="test")
+    cluster = KafkaCluster(servers, timeout_seconds=timeout_seconds)
+    return KafkaTopicSink(
+        sink_id=sink_id, job_id=job_id, topic=Topic(cluster, topic), encoder=encoder, layout=layout or TopicLayout()
     )
 
 
@@ -79,7 +110,7 @@ def commit(run: Run, fillers: int = 3) -> None:
 
 
 def expected(count: int, fillers: int = 3) -> dict[str, int]:
-    """What the table holds after so many epochs."""
+    """Return the contents of the table after `count` epochs."""
     found = {f"k{number % KEYS}": number for number in range(count)}
     return found | ({f"f{number}": count - 1 for number in range(fillers)} if count else {})
 

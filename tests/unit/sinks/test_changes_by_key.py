@@ -1,7 +1,9 @@
-"""Whatever form changes are told in, whoever applies them has what the changelog comes to."""
+"""Forms of changes: applying them gives the net result of the changelog."""
 
+import contextlib
 import itertools
 import json
+import re
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -11,14 +13,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lake_tables import Lake
 from published import EPOCH_TIME_US, publication
 
-from statebed.errors import InputError
+from statebed.errors import InputError, SinkError
 from statebed.format.stream_schema import Changes, Output
 from statebed.operators.changelog import folded
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink, read_table, table_files
+from statebed.sinks.registry import KINDS, SinkRequest
 from statebed.sinks.row_kinds import KeyedChanges, RowKind
-from statebed.sinks.row_shape import Form, RowShape, make_shape
+from statebed.sinks.row_shape import Form, RowShape, has_one_row, make_shape
 from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import get_storage_provider
 
@@ -207,6 +211,22 @@ def test_rows_that_are_there_several_times_are_told_several_times() -> None:
     assert kinds == ["update_before", "update_before", "insert", "update_after", "update_after"]
 
 
+def test_added_rows_have_no_weights_and_keep_a_row_that_replaces_an_equal_one() -> None:
+    shape = make_shape(
+        OUTPUT, envelope=Envelope("rides", "out", ()), form="added", epoch_column=None, default=Form.WEIGHTS, where=""
+    )
+    columns = OUTPUT.columns
+    row: dict[str, Any] = {"k": "a", "part": 1, "n": 2.0}
+    rows = pa.Table.from_pylist(
+        [{**row, "_weight": -1}, {**row, "_weight": 1}, {**row, "_weight": 2}],
+        schema=pa.schema([*columns, pa.field("_weight", pa.int64())]),
+    )
+    unused: Any = None
+    added = shape.applied(rows, unused)
+    assert added.column_names == columns.names == shape.schema.names
+    assert added.num_rows == 3
+
+
 def test_forms_that_cannot_be_are_refused_with_what_to_write() -> None:
     def shape(output: Output, key: tuple[str, ...], form: str | None, epoch_column: str | None = None) -> RowShape:
         return make_shape(
@@ -224,7 +244,7 @@ def test_forms_that_cannot_be_are_refused_with_what_to_write() -> None:
     assert shape(OUTPUT, KEY, None).form is Form.ROW_KIND
     assert shape(append, KEY, "debezium").schema.names == ["key", "value"]
     assert shape(append, (), None, "epoch").schema.names == ["k", "part", "n", "epoch"]
-    with pytest.raises(InputError, match="must be one of weights, row_kind, debezium, got 'avro'"):
+    with pytest.raises(InputError, match="must be one of weights, added, row_kind, debezium, got 'avro'"):
         shape(OUTPUT, KEY, "avro")
     with pytest.raises(InputError, match="got 'rows'"):
         shape(OUTPUT, KEY, "rows")
@@ -256,3 +276,74 @@ def test_debezium_writes_floats_as_their_shortest_decimal() -> None:
     [name] = table_files(path)
     line = store.get(name.removeprefix(f"{store.url}/"))
     assert b'"after":{"k":320.1,"s":{"f":0.1},"l":[1e-7,"NaN"],"m":{"0.3":"-Infinity"}}' in line
+
+
+def test_an_aggregate_without_key_reaches_every_sink_as_one_row(tmp_path: Path) -> None:
+    """SQL tables and Debezium messages refused it, because no column identifies its row."""
+    output = Output(pa.schema([("n", pa.int64())]), Changes.CHANGELOG)
+
+    def changed(*rows: tuple[int, int]) -> pa.Table:
+        schema = pa.schema([*output.columns, pa.field("_weight", pa.int64(), nullable=False)])
+        return pa.table([[row[0] for row in rows], [row[1] for row in rows]], schema=schema)
+
+    def made(kind: str, **options: Any) -> Any:
+        path = None if kind in {"memory", "console"} else str(tmp_path / kind)
+        wanted = SinkRequest(
+            sink_id="total",
+            job_id="rides",
+            output=output,
+            key=(),
+            path=path,
+            options=options,
+            where="here",
+            one_row=True,
+        )
+        sink = KINDS[kind].made(wanted)
+        sink.open(1)
+        sink.publish(publication(1, 2, changed((1, 1))))
+        sink.publish(publication(1, 3, changed((1, -1), (2, 1))))
+        sink.publish(publication(1, 4, changed((2, -1), (2, 1))))
+        return sink
+
+    made("sqlite", table="total")
+    with contextlib.closing(sqlite3.connect(tmp_path / "sqlite")) as connection:
+        assert connection.execute("select n from total").fetchall() == [(2,)]
+    for kind in ("delta", "iceberg"):
+        sink = made(kind, **({"table": "lake.results"} if kind == "iceberg" else {}))
+        assert Lake(kind, tmp_path / kind).rows() == [(2,)]
+        with pytest.raises(SinkError, match="leaves 2 rows in a table of one row"):
+            sink.publish(publication(1, 5, changed((3, 1), (4, 1))))
+        sink.publish(publication(1, 6, changed((2, -1))))
+        assert Lake(kind, tmp_path / kind).rows() == []
+    made("debezium")
+    lines = [
+        json.loads(line)
+        for name in table_files(str(tmp_path / "debezium"))
+        for line in Path(name).read_text().splitlines()
+    ]
+    assert [(line["op"], line["before"], line["after"]) for line in lines] == [
+        ("c", None, {"n": 1}),
+        ("u", {"n": 1}, {"n": 2}),
+    ]
+    made("parquet")
+    assert folded([read_table(str(tmp_path / "parquet"))], output.columns).to_pylist() == [{"n": 2, "_weight": 1}]
+    assert [row["row_kind"] for row in made("memory").rows] == ["insert", "update_before", "update_after"]
+    made("console")
+    with pytest.raises(InputError, match=re.escape("or key=[] if it has one row")):
+        KINDS["debezium"].made(SinkRequest("total", "rides", output, (), "x", {}, "here"))
+    assert has_one_row(output, [], where="here")
+    with pytest.raises(InputError, match="its rows are only appended"):
+        has_one_row(Output(output.columns), [], where="here")
+
+
+def test_an_aggregate_without_key_is_one_row_in_postgresql(postgres: Any) -> None:
+    output = Output(pa.schema([("n", pa.int64())]), Changes.CHANGELOG)
+    database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
+    table = SqlTable(TableName("total"), output, (), None, one_row=True)
+    sink = SqlTableSink(sink_id="total", job_id="rides", database=database, table=table)
+    sink.open(1)
+    sink.publish(publication(1, 2, pa.table({"n": [1], "_weight": [1]})))
+    sink.publish(publication(1, 3, pa.table({"n": [1, 2], "_weight": [-1, 1]})))
+    assert postgres.run("select n from total") == [(2,)]
+    with pytest.raises(SinkError, match="has 2 rows with the key"):
+        sink.publish(publication(1, 4, pa.table({"n": [3, 4], "_weight": [1, 1]})))

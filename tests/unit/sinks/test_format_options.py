@@ -1,4 +1,4 @@
-"""What a format of Spark's is asked for, recorded where it leaves statebed: options, modes, Delta's transactions."""
+"""Calls to a format of Spark, recorded where they leave statebed: options, modes, Delta's transactions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +58,6 @@ def sink(
     target = format_target(name, path=path, options=options, columns=COLUMNS.names, where="here")
     return FormatSink(
         sink_id="out",
-        job_id="rides",
         target=target,
         shape=RowShape(output, form, Envelope("rides", "out", ("k",))),
         to_frame=lambda rows: RecordingWriter(rows, saved),  # type: ignore[arg-type, return-value]
@@ -84,19 +83,7 @@ def test_options_of_the_format_go_to_the_format_and_the_epoch_into_the_path() ->
     assert made.described == "Spark format json, overwrite out/{epoch}"
 
 
-def test_delta_gets_job_sink_and_epoch_as_its_transaction() -> None:
-    saved: list[dict[str, Any]] = []
-    made = sink(saved, "delta", "table", mergeSchema=True)
-    for epoch in (7, 7, 9):
-        made.publish(publication(1, epoch, pa.table({"k": ["a"], "n": [1]})))
-    assert [one["options"] for one in saved] == [
-        {"mergeSchema": True, "txnAppId": "rides/out", "txnVersion": epoch} for epoch in (7, 7, 9)
-    ]
-    assert {one["mode"] for one in saved} == {"append"}
-    assert made.guarantee is Guarantee.EXACTLY_ONCE
-
-
-def test_no_other_format_gets_them() -> None:
+def test_a_format_gets_its_own_options_and_no_others() -> None:
     saved: list[dict[str, Any]] = []
     sink(saved, "jdbc", None, dbtable="t", url="jdbc:x", password="hunter2").publish(
         publication(1, 7, pa.table({"k": ["a"], "n": [1]}))
@@ -147,7 +134,6 @@ def test_a_format_that_fails_is_named_with_its_epoch() -> None:
         ("json", "out", {"mode": "error"}, "would lose an epoch"),
         ("json", "out", {"partition_by": ["x"]}, "the columns are"),
         ("json", "out", {"lines": ["x"]}, "must be text, a number or a boolean"),
-        ("delta", "out", {"txnVersion": 3}, "set by statebed"),
     ],
 )
 def test_a_mistake_is_refused(name: str, path: str | None, options: dict[str, Any], words: str) -> None:

@@ -76,7 +76,7 @@ def test_a_rollback_takes_back_the_epochs_after_it_and_removes_their_files(path:
 
 
 def test_p3_a_run_superseded_in_mid_rollback_cannot_remove_an_epoch_that_came_back(path: str) -> None:
-    """It made the files invisible and slept before it removed them; the next run published that epoch again."""
+    """The run made the files invisible and slept before it removed them; the next run published that epoch again."""
     zombie = sink(path)
     zombie.open(1)
     zombie.publish(publication(1, 2, 10))
@@ -189,5 +189,5 @@ def test_p7_a_flipped_byte_a_lost_entry_and_a_newer_version_are_named(path: str)
 
 
 def test_reading_where_no_table_is_says_so(path: str) -> None:
-    with pytest.raises(InputError, match="not a statebed table"):
+    with pytest.raises(InputError, match="there is no statebed table here"):
         read_table(path)

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: secrets, time-outs, a server that goes away, existing columns, schemas."""
+"""Properties of PostgreSQL: secrets, time-outs, a server that goes away, existing columns, schemas."""
 
 import threading
 import time

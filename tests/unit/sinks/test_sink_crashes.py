@@ -1,4 +1,4 @@
-"""Whoever dies between any two steps: each epoch is in the table once, and a superseded run adds nothing."""
+"""A crash between any two steps: each epoch is in the table once, and a superseded run adds nothing."""
 
 import itertools
 import random
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from effort import examples
+from lake_tables import Lake
 from published import debezium_rows
 from unit.sinks import publishing
 from unit.sinks.publishing import KEYS, commit, counter_of, expected, make_sink, open_run
@@ -50,7 +51,7 @@ class Table:
         return dict(rows)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "parquet", "debezium"])
+@pytest.fixture(params=["sqlite", "postgres", "parquet", "debezium", "delta", "iceberg"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     place = str(tmp_path / "results")
     match request.param:
@@ -60,6 +61,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
             postgres = request.getfixturevalue("postgres")
             query = "select k, n from results"
             return Table("postgres", postgres.dsn, postgres.password, lambda: postgres.run(query))
+        case "delta" | "iceberg":
+            lake = Lake(request.param, Path(place))
+            return Table(request.param, place, None, lambda: [(row[0], row[1]) for row in lake.rows()])
         case "parquet":
             return Table("parquet", place, None, lambda: _folded(place))
         case _:
@@ -135,7 +139,7 @@ def test_p2_a_death_between_any_two_statements_leaves_whole_epochs(
                 assert dict(read()) == before == expected(counter_of(run) - 1)
                 publisher.publish_pending()
             else:
-                break  # so many statements an epoch does not have
+                break  # an epoch has fewer statements
         assert dict(read()) == expected(counter_of(run))
     assert last > 8
     assert dict(read()) == expected(counter_of(run))
@@ -186,7 +190,9 @@ def test_a_fork_takes_published_epochs_back_or_says_that_the_table_cannot(table:
     assert table.rows() == expected(3)
 
 
-@pytest.mark.parametrize("table", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "table", ["sqlite", "postgres", "delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
+)
 def test_p1_p2_a_process_that_is_killed_at_any_moment_neither_loses_nor_repeats_an_epoch(
     table: Table, tmp_path: Path
 ) -> None:

@@ -48,8 +48,14 @@ def test_a_kind_makes_a_sink_with_its_guarantee_and_a_line_about_it(tmp_path: Pa
     given: dict[str, dict[str, Any]] = {
         "parquet": {"path": str(tmp_path / "a")},
         "debezium": {"path": str(tmp_path / "b"), "key": ("k",)},
+        "delta": {
+            "path": "s3://bucket/table",
+            "options": {"storage_options": {"aws_access_key_id": "k", "aws_secret_access_key": "hunter2"}},
+        },
+        "iceberg": {"options": {"table": "a.b", "catalog": {"type": "rest", "uri": "http://u:hunter2@h/x"}}},
         "sqlite": {"path": str(tmp_path / "c.db"), "options": {"table": "t"}},
         "postgres": {"options": {"table": "s.t", "dsn": "host=db.example dbname=results", "password": "hunter2"}},
+        "kafka": {"options": {"servers": "broker:9092", "topic": "t", "kafka": {"sasl.password": "hunter2"}}},
         "memory": {},
         "console": {"options": {"rows": 3}},
     }
@@ -85,6 +91,14 @@ MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
         wanted(path="x.db", options={"table": "t", "epoch_column": "n"}),
         "the stream already has one with that name",
     ),
+    "a partition column that there is not": ("delta", wanted(path="x", options={"partition_by": "x"}), "partition_by="),
+    "storage options that are no texts": (
+        "delta",
+        wanted(path="x", options={"storage_options": {"aws_region": 1}}),
+        "`storage_options` must be a mapping from text to text",
+    ),
+    "a table without namespace": ("iceberg", wanted(path="x", options={"table": "t"}), "has no namespace"),
+    "neither path nor catalog": ("iceberg", wanted(options={"table": "a.t"}), "needs either path= or catalog="),
     "no time at all": ("sqlite", wanted(path="x.db", options={"table": "t", "timeout": "0 seconds"}), "longer than"),
 }
 

@@ -80,7 +80,7 @@ def test_the_changes_of_one_key_may_be_in_the_files_of_several_subtasks(sql: Any
 
 
 def test_a_row_without_retraction_takes_the_place_of_the_older_one(sql: Any) -> None:
-    """So it is with a key whose state expired, and with a stream that only adds and has a declared key."""
+    """This happens with a key whose state expired, and with an append-only stream with a declared key."""
     sink = sql.sink(APPEND, key=["k"])
     sink.open(1)
     sink.publish(publication(1, 2, rows(("a", 1), ("b", 1))))

@@ -90,3 +90,39 @@ def test_a_damaged_commit_row_is_named(sql: Any, value: str) -> None:
         with pytest.raises(SinkError, match="_statebed_commits has no valid run and epoch") as refused:
             look()
         assert "from a backup" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update _statebed_commits set epoch = 9",
+        "update _statebed_commits set epoch = 1",
+        "update _statebed_commits set run = 0",
+        "delete from _statebed_commits",
+    ],
+)
+def test_a_position_that_is_edited_while_the_job_runs_is_an_error(sql: Any, change: str) -> None:
+    sink = sql.sink(APPEND)
+    sink.open(1)
+    sink.publish(publication(1, 2, ROWS))
+    before = sql.run("select * from results")
+    sql.run(change)
+    with pytest.raises(SinkError, match="this run left run 1, epoch 2") as raised:
+        sink.publish(publication(1, 3, ROWS))
+    assert "_statebed_commits" in raised.value.what
+    assert sql.run("select * from results") == before
+
+
+def test_an_epoch_that_is_published_twice_in_one_run_is_still_skipped(sql: Any) -> None:
+    sink = sql.sink(APPEND)
+    sink.open(1)
+    sink.publish(publication(1, 2, ROWS))
+    before = sql.run("select * from results")
+    sink.publish(publication(1, 2, ROWS))
+    assert sql.run("select * from results") == before
+    again = sql.sink(APPEND)
+    again.open(2)
+    again.publish(publication(2, 2, ROWS))
+    assert sql.run("select * from results") == before
+    again.publish(publication(2, 3, ROWS))
+    assert len(sql.run("select * from results")) == 2 * len(before)

@@ -1,4 +1,4 @@
-"""The manifest of a table: bounded however long the table lives, whoever reads, sleeps or dies meanwhile."""
+"""The manifest of a table: bounded however long the table lives, with readers, sleepers and crashes."""
 
 import base64
 import contextlib
@@ -40,7 +40,7 @@ def manifest_objects(store: ObjectStore) -> list[str]:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few files in a page, and so few entries from base to base, that some dozen epochs make a tree of pages."""
+    """Use few files per page, and few entries from base to base, so that some dozen epochs make a tree of pages."""
     make_small(monkeypatch)
 
 

@@ -50,7 +50,7 @@ def table() -> tuple[str, ObjectStore]:
 
 
 def outcome(path: str) -> str:
-    """What became of a table with mutated files; only 'same' and 'named' are right."""
+    """Return the outcome of reading a table with mutated files; only 'same' and 'named' are right."""
     try:
         with deadline():
             found = rows(path)

@@ -10,9 +10,9 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics import JobMetrics
 from statebed.spark.compaction.rounds import CompactionCounts
 from statebed.spark.epoch import epoch_log as book_module
-from statebed.spark.epoch.epoch_figures import Taken
-from statebed.spark.epoch.epoch_log import Book
-from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.epoch_figures import EpochMeasurements
+from statebed.spark.epoch.epoch_log import EpochLog
+from statebed.spark.epoch.observers import Observers
 
 HOUR_US = 3_600_000_000
 START_US = 1_800_000_000_000_000
@@ -39,7 +39,7 @@ def clocks() -> Clocks:
 
 
 @pytest.fixture
-def book(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> Book:
+def epoch_log(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> EpochLog:
     context = SimpleNamespace(defaultParallelism=2)
     plan: Any = SimpleNamespace(
         job_id="rides",
@@ -48,33 +48,35 @@ def book(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> Book:
         session=SimpleNamespace(sparkContext=context),
         topology=SimpleNamespace(levels=[]),
     )
-    meter = SimpleNamespace(take=Taken)
+    meter = SimpleNamespace(take=EpochMeasurements)
     monkeypatch.setattr(book_module, "Meter", SimpleNamespace(of=lambda *_: meter))
     environment = Environment(now_us=clocks.now_us, steady_seconds=clocks.steady)
-    return Book(plan, 3, environment, Watching(JobMetrics("rides"), None, None))
+    return EpochLog(plan, 3, environment, Observers(JobMetrics("rides"), None, None))
 
 
 @pytest.mark.parametrize("jump_at", range(6))
-def test_a_clock_set_back_in_mid_epoch_gives_no_negative_figures(book: Book, clocks: Clocks, jump_at: int) -> None:
+def test_a_clock_set_back_in_mid_epoch_gives_no_negative_figures(
+    epoch_log: EpochLog, clocks: Clocks, jump_at: int
+) -> None:
     def step(number: int) -> None:
         if number == jump_at:
             clocks.offset_us -= HOUR_US
 
-    meter = book.begin(7)
+    meter = epoch_log.begin(7)
     step(0)
-    book.planned()
+    epoch_log.planned()
     step(1)
-    figures = book.figures(meter, CompactionCounts(), preaggregated=False)
+    figures = epoch_log.figures(meter, CompactionCounts(), preaggregated=False)
     step(2)
-    book.committing()
+    epoch_log.committing()
     step(3)
-    book.committed()
+    epoch_log.committed()
     step(4)
     record = pb.CheckpointMetadata(epoch=7, figures=figures)
-    book.published(record)
+    epoch_log.published(record)
     step(5)
-    book.ended(record, {}, {}, batch_id=1)
-    summary = book.progress[-1]
+    epoch_log.ended(record, {}, {}, batch_id=1)
+    summary = epoch_log.progress[-1]
     assert all(us > 0 for name, us in summary.phases_us.items() if name in {"planning", "commit", "publish"})
     assert 0 < summary.duration_us < HOUR_US
-    assert book.carried(record).previous_phases_us["commit"] > 0, "the next record takes it"
+    assert epoch_log.carried(record).previous_phases_us["commit"] > 0, "the next record takes it"

@@ -29,9 +29,9 @@ SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64()), ("ts", pa.times
 EAGER = CompactionOptions(every_epochs=1, least_bytes=1, round_seconds=60, wait_seconds=5)
 WINDOW_US = 3000
 LIFE_US = 600
-"""Of riders in ten epochs: so long the operator `expiring` remembers them."""
+"""Time that the operator `expiring` remembers riders: ten epochs."""
 MOST_FILES = 20
-"""Of a table in a subtask: a base, deltas up to the hard bound, and what an epoch adds."""
+"""Files of a table in a subtask: a base, deltas up to the hard bound, and what an epoch adds."""
 
 
 def node_of(kind: str) -> OperatorNode:
@@ -49,7 +49,7 @@ def node_of(kind: str) -> OperatorNode:
 
 @dataclass
 class LateRound:
-    """A round whose work is done at once, and whose end is seen after it was asked about so many times."""
+    """A round whose work is done at once, and whose end is visible after `done` was read `looks` times."""
 
     results: Sequence[Result] | Exception
     asked_left: int
@@ -116,7 +116,7 @@ class Job:
         self.all_rows: list[pa.Table] = []
         self.output: list[pa.Table] = []
 
-    def epoch(self, rows: pa.Table, *, collect: bool = False) -> None:
+    def epoch(self, rows: pa.Table, *, clean_up: bool = False) -> None:
         operator_id = self.world.operator.operator_id
         told = self.compaction.before_epoch(self.world.run.next_epoch)
         watermark_us = int(np.asarray(rows["ts"].cast(pa.int64())).min()) - 1 if rows.num_rows else None
@@ -124,20 +124,20 @@ class Job:
         record = self.world.epoch(
             [timed],
             watermark_us=watermark_us,
-            told=Told(told.edits.get(operator_id, ()), told.merging_epoch.get(operator_id)),
+            told=Told(told.edits.get(operator_id, ()), told.compacting_epoch.get(operator_id)),
         )
         self.all_rows.append(rows)
         for file in record.outbox:
             self.output.append(pq.read_table(io.BytesIO(self.world.store.get(file.path))))
-        if collect:
-            self.world.run.collect(in_flight=self.compaction.in_flight)
+        if clean_up:
+            self.world.run.clean_up(in_flight=self.compaction.in_flight)
         self.compaction.after_epoch(record, self.world.reports)
         files = self.world.files().values()
         self.most_files = max([self.most_files, *(len({file.path for file in some}) for some in files)])
 
     def run(self, epochs: int, *, first: int = 0) -> None:
         for number in range(first, first + epochs):
-            self.epoch(rides(number), collect=number % 8 == 7)
+            self.epoch(rides(number), clean_up=number % 8 == 7)
 
 
 def rides(epoch: int, *, count: int = 50) -> pa.Table:
@@ -177,8 +177,8 @@ def test_p5_over_many_epochs_files_stay_few_and_results_are_duckdbs(kind: str, e
     assert counts.failures == 0
     check_results(job)
     # Nothing of what was merged on the way is left: the live files, and those of the epochs that are retained.
-    job.world.run._collections = 0
-    job.world.run.collect(in_flight=job.compaction.in_flight)
+    job.world.run._cleanups = 0
+    job.world.run.clean_up(in_flight=job.compaction.in_flight)
     left = {path for path in job.world.names() if names.run_of_compaction(path) is not None}
     in_flight = set(job.compaction.in_flight)
     assert left <= set(referenced(job.world)) | in_flight | (left if job.compaction.in_flight.writing_run else set())
@@ -264,7 +264,7 @@ def test_a_round_that_was_asked_for_begins_after_the_next_epoch() -> None:
     job = Job("keyed", options=CompactionOptions(every_epochs=1000, least_bytes=1 << 40))
     job.run(6)
     assert not job.rounds.tasks
-    job.compaction.hasten()
+    job.compaction.start_soon()
     job.run(3, first=6)
     assert len(job.rounds.tasks) == 1
 
@@ -292,24 +292,24 @@ def test_p5_a_driver_that_dies_during_a_round_loses_nothing_and_its_files_are_co
     again.all_rows = job.all_rows
     assert job.world.state() == before
     again.run(12, first=12)
-    again.world.run.collect(in_flight=again.compaction.in_flight)
+    again.world.run.clean_up(in_flight=again.compaction.in_flight)
     assert not orphans & again.world.names()
     check_results(again)
 
 
-def test_p3_files_of_a_round_that_goes_on_are_not_collected() -> None:
+def test_p3_files_of_a_running_round_are_not_deleted() -> None:
     job = Job("keyed")
     job.rounds.lateness = (5,)
     job.run(3)
     assert job.compaction.in_flight.writing_run is not None
-    collected = job.world.run.collect(in_flight=job.compaction.in_flight)
-    assert collected.swept
+    removed = job.world.run.clean_up(in_flight=job.compaction.in_flight)
+    assert removed.swept
     job.run(6, first=3)
     assert job.compaction.counts.edits_applied
     check_results(job)
 
 
-def test_at_the_end_of_the_input_a_round_is_waited_for_where_there_was_much_to_merge() -> None:
+def test_at_the_end_of_the_input_a_round_is_awaited_if_there_was_much_to_compact() -> None:
     job = Job("keyed")
     job.rounds.lateness = (1000,)
     job.run(2)
@@ -339,11 +339,11 @@ def report_of(operator_id: str, index: int, due_bytes: int) -> SubtaskReport:
 
 def test_a_round_takes_the_largest_debts_within_its_bytes_and_those_first_that_waited_longest() -> None:
     reports = [report_of("a", 0, 50), report_of("a", 1, 80), report_of("b", 0, 0), report_of("b", 1, 30)]
-    taken = chosen(reports, merged_in={}, most_bytes=100)
+    taken = chosen(reports, compacted_in={}, most_bytes=100)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 1)]
-    taken = chosen(reports, merged_in={("a", 1): 7}, most_bytes=100)
+    taken = chosen(reports, compacted_in={("a", 1): 7}, most_bytes=100)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 0), ("b", 1)]
-    taken = chosen([report_of("a", 0, 10**12)], merged_in={}, most_bytes=100)
+    taken = chosen([report_of("a", 0, 10**12)], compacted_in={}, most_bytes=100)
     assert len(taken) == 1, "one that is larger than all that a round may do goes alone"
 
 

@@ -1,4 +1,4 @@
-"""What tasks measured becomes the figures of an epoch; one value of each subtask counts."""
+"""Measurements of tasks become the figures of an epoch; one value of each subtask counts."""
 
 import pickle
 import time
@@ -6,8 +6,8 @@ import time
 from pyspark.accumulators import Accumulator
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.spark.epoch.epoch_figures import READING, Meter, Taken, _LastOfEach
-from statebed.subtasks.figures import SubtaskFigures, Waiting
+from statebed.spark.epoch.epoch_figures import READING, EpochMeasurements, Meter, _LastOfEach
+from statebed.subtasks.figures import SubtaskFigures, WaitTimer
 
 
 def figures(name: str, *, merge_us: int = 0, write_us: int = 0, host: str = "a", peak: int = 0) -> SubtaskFigures:
@@ -39,7 +39,7 @@ def test_what_a_late_task_of_an_earlier_epoch_brings_is_forgotten() -> None:
     old.take()
     new = Meter(old.channel, "q", 5)
     old.add("op", 0, figures("op"))
-    assert new.take() == Taken([], [])
+    assert new.take() == EpochMeasurements([], [])
     assert not new.channel.value
 
 
@@ -47,7 +47,7 @@ def test_queries_that_share_the_channel_do_not_see_each_other() -> None:
     one = meter(4)
     other = Meter(one.channel, "another", 4)
     other.add("op", 0, figures("op"))
-    assert one.take() == Taken([], [])
+    assert one.take() == EpochMeasurements([], [])
     assert len(other.take().subtasks) == 1
 
 
@@ -57,7 +57,7 @@ def test_measured_figures_travel_by_pickle() -> None:
 
 
 def test_phases_sum_up_to_the_action_and_levels_follow_each_other() -> None:
-    taken = Taken(
+    taken = EpochMeasurements(
         [figures("a", merge_us=30, write_us=10), figures("a", merge_us=10), figures("b", merge_us=5, write_us=5)],
         [20e-6, 10e-6],
     )
@@ -66,17 +66,17 @@ def test_phases_sum_up_to_the_action_and_levels_follow_each_other() -> None:
 
 
 def test_more_subtasks_than_slots_take_turns() -> None:
-    taken = Taken([figures("a", merge_us=10) for _ in range(6)])
+    taken = EpochMeasurements([figures("a", merge_us=10) for _ in range(6)])
     assert taken.phases(100, [["a"]], slots=2)["merge"] == 30
 
 
 def test_phases_never_exceed_the_action() -> None:
-    taken = Taken([figures("a", merge_us=300, write_us=100)])
+    taken = EpochMeasurements([figures("a", merge_us=300, write_us=100)])
     assert taken.phases(100, [["a"]], slots=1) == {"read": 0, "shuffle": 0, "merge": 75, "write": 25}
 
 
 def test_a_host_is_shown_by_its_fullest_process() -> None:
-    taken = Taken([figures("a", peak=3), figures("b", peak=9), figures("b", host="z", peak=1)])
+    taken = EpochMeasurements([figures("a", peak=3), figures("b", peak=9), figures("b", host="z", peak=1)])
     first, second = taken.hosts()
     assert (first.host, first.peak_bytes, dict(first.holders), first.spilled_bytes) == ("a", 9, {"b.t segments": 9}, 10)
     assert second.host == "z"
@@ -85,7 +85,7 @@ def test_a_host_is_shown_by_its_fullest_process() -> None:
 def test_few_holders_are_named_and_the_rest_is_summed_up() -> None:
     one = figures("a", peak=1)
     one.memory.holders.update({f"t{number} segments": 100 - number for number in range(30)})
-    [host] = Taken([one]).hosts()
+    [host] = EpochMeasurements([one]).hosts()
     assert len(host.holders) == 21
     assert host.holders["others"] == sum(range(71, 81)) + 1
 
@@ -95,7 +95,7 @@ def test_a_clock_runs_while_one_waits_and_stands_still_while_one_works() -> None
         time.sleep(0.02)
         return [1]
 
-    waiting = Waiting()
+    waiting = WaitTimer()
     for _ in waiting.over(one for _ in range(2) for one in slow()):
         time.sleep(0.05)
     assert 0.04 <= waiting.seconds < 0.1

@@ -1,4 +1,4 @@
-"""What notebooks show of epochs and checkpoints: escaped, with units, whatever is missing."""
+"""Epochs and checkpoints in notebooks: escaped, with units, whatever is missing."""
 
 from html.parser import HTMLParser
 

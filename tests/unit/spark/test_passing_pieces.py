@@ -1,4 +1,4 @@
-"""Pieces that are not for a level go on from it as its own do."""
+"""Pieces that are not for a level leave it as its own do."""
 
 import pyarrow as pa
 import pytest

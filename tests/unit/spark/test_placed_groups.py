@@ -15,7 +15,7 @@ from statebed.flow.steps import key_hashes
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.updating.aggregate import UpdatingAggregate
-from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.epoch.level_task import LevelOperator, StageFunction
 from statebed.spark.plan.pieces import BRANCH, PAYLOAD, SEEN, SUBTASK
 from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups
 from statebed.subtasks import SubtaskTask
@@ -48,11 +48,11 @@ def stage(*sources: str) -> StageFunction:
         epoch_time_us=1,
     )
     groups = PlacedGroups(layout, sources, columns[names.index(ROW_COUNT)])
-    return StageFunction("memory", (Work(task, ((), (0,)), ()),), groups=groups)
+    return StageFunction("memory", (LevelOperator(task, ((), (0,)), ()),), groups=groups)
 
 
 def batch(one: StageFunction, index: int, keys: Sequence[str | None], latest: Sequence[int | None]) -> pa.RecordBatch:
-    """As it comes from Spark; a group without a key and a time is a heartbeat."""
+    """Return a batch as it comes from Spark; a group without a key and a time is a heartbeat."""
     assert one.groups is not None
     fields = one.groups.layout.input.columns
     times = pa.array(latest, TIMESTAMP)
@@ -80,17 +80,17 @@ def test_groups_are_taken_in_an_order_of_their_own_without_heartbeats(index: int
     one, keys = stage("rows"), mine(index)
     assert one.groups is not None
     assert len(keys) > 1
-    ways = []
+    origins = []
     for some in (keys, keys[::-1]):
         passing: list[pa.RecordBatch] = []
         times = [ord(str(key)) for key in some]
         given = [batch(one, index, [None], [None]), batch(one, index, some, times)]
-        ways.append(list(one._taken(one.groups, iter(given), passing, index)))
+        origins.append(list(one._taken(one.groups, iter(given), passing, index)))
         (told,) = passing
         assert told[BRANCH].to_pylist() == [SEEN]
         assert msgspec.msgpack.decode(told[PAYLOAD][0].as_py()) == {"rows": max(times)}
-    assert ways[0] == ways[1]
-    assert sorted(key for some in ways[0] for key in some["k"].to_pylist()) == keys
+    assert origins[0] == origins[1]
+    assert sorted(key for some in origins[0] for key in some["k"].to_pylist()) == keys
 
 
 def test_each_of_several_sources_is_seen() -> None:

@@ -1,4 +1,4 @@
-"""What an executor answers, and what the driver makes of it; the real executors are asked in tests/spark."""
+"""Answers of an executor, and how the driver judges them; real executors are probed in tests/spark."""
 
 import subprocess
 import sys

@@ -69,6 +69,26 @@ STANDING: dict[str, Build] = {
         .key_by(name="rows")
         .top(2, "trips desc", numbering="rank")
     ),
+    "a join": lambda source: source.join(source.key_by("driver").agg(n=sb.count()), on="driver", name="rows"),
+    "a join with a condition": lambda source: source.join(
+        source.key_by("driver").agg(n=sb.count(), least=sb.min("cents")),
+        on="driver",
+        condition="cents > least",
+        name="rows",
+    ),
+    "a semi join": lambda source: source.join(
+        source.where("cents > 2").key_by("driver").agg(n=sb.count()), on="driver", how="semi", name="rows"
+    ),
+    "a full join of keys that cannot be null": lambda source: (
+        source.key_by("driver", name="drivers")
+        .agg(n=sb.count())
+        .join(
+            source.key_by("cents", name="fares").agg(n=sb.count(), most=sb.max("cents")),
+            on="n",
+            how="full",
+            name="rows",
+        )
+    ),
     "the last row of a key": lambda source: source.deduplicate("driver", keep="last", order_by="cents", name="rows"),
     "the first row of a key that is the whole row": lambda source: source.select("driver").deduplicate(
         "driver", name="rows"
@@ -96,9 +116,13 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda source: source.deduplicate("driver", name="rows"),
         "not its other columns",
     ),
-    "a join": (
-        lambda source: source.join(source.key_by("driver").agg(n=sb.count()), on="driver", name="rows"),
-        "not their pairs",
+    "a join that forgets": (
+        lambda source: source.join(source.key_by("driver").agg(n=sb.count()), on="driver", name="rows", **FOREVER),
+        "`ttl` has removed results",
+    ),
+    "a left join of keys that may be null": (
+        lambda source: source.join(source.key_by("driver").agg(n=sb.count()), on="driver", how="left", name="rows"),
+        "with a null in the key driver are results of a left join",
     ),
     "results of several operators": (
         lambda source: (

@@ -13,7 +13,7 @@ from statebed.subtasks import SubtaskReport
 
 
 def reduction(*, plain: bool) -> Reduction:
-    """Of a job with totals of totals; the first can be added up if `plain`."""
+    """Return the reduction of a job with totals of totals; the first can be pre-aggregated if `plain`."""
     flow = sb.Flow("rides")
     rides = flow.source("rides", "id bigint, fare double, ts timestamp", watermark=("ts", "0s"))
     first = rides.key_by("id", name="first").agg(n=sb.count() if plain else sb.sum("fare"))

@@ -56,7 +56,7 @@ def travelled(sent: T) -> T:
 
 
 def read(one: StateReader) -> list[dict[str, object]]:
-    """As executors do: the reader and its partitions travel."""
+    """Read as executors do: the reader and its partitions are pickled."""
     sent, parts = travelled(one), [travelled(part) for part in one.partitions()]
     return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
 

@@ -39,7 +39,7 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
 
 
 def rows_of(table: pa.Table) -> Counter[tuple[str, int, int]]:
-    """As a multiset; drivers as text, because NaN is not equal to itself."""
+    """Return the rows as a multiset; drivers as text, because NaN is not equal to itself."""
     times = table["_time"].cast(pa.int64()).to_pylist()
     return Counter(zip(map(str, table["driver"].to_pylist()), times, table["fare"].to_pylist(), strict=True))
 

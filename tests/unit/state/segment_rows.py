@@ -49,7 +49,7 @@ def sorted_rows(
 
 
 def sequences(*tables: pa.Table) -> list[int]:
-    """Which rows these are, in order of their numbers."""
+    """Return the numbers of the rows, ascending."""
     return sorted(number for table in tables for number in table[SEQUENCE].to_pylist())
 
 
@@ -65,7 +65,7 @@ def rows_in(buffer: AppendBuffer, selection: Selection = ALL_ROWS) -> Iterator[p
 
 
 def file_entry(path: str, times: tuple[int, int] = (0, 10_000), size: int = 1000) -> pb.FileEntry:
-    """Of a file with one row."""
+    """Return the entry of a file with one row."""
     return pb.FileEntry(
         path=path,
         size=size,

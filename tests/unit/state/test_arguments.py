@@ -1,4 +1,4 @@
-"""What programs get wrong: every error says what, where and what to do, and nothing has changed."""
+"""Mistakes of programs: every error says what, where and what to do, and nothing has changed."""
 
 import datetime as dt
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def store() -> ScopedStore:
 
 @pytest.fixture
 def manager() -> Iterator[TableManager]:
-    """With two rows in every table."""
+    """Return a manager with two rows in every table."""
     with TableManager(TASK, TABLES, store()) as made:
         made.get_keyed("riders").upsert(KEYS, VALUES, times=TIMES)
         made.get_keyed("totals").upsert(KEYS, VALUES)
@@ -92,7 +92,7 @@ def test_rows_that_are_neither_a_table_nor_a_batch_are_refused(manager: TableMan
         lambda: RecordBatch(rows),
     ]
     for call in calls:
-        refused(call, f"of type {type(rows).__name__}", where="", fix="pyarrow Table or RecordBatch")
+        refused(call, f"got {type(rows).__name__}", where="", fix="pyarrow Table or RecordBatch")
     assert contents(manager) == before
 
 
@@ -114,7 +114,7 @@ def test_times_that_are_no_column_are_refused(manager: TableManager, times: Any)
         lambda: trips.delete_at(KEYS, times),
     ]
     for call in calls:
-        refused(call, f"of type {type(times).__name__}", where="table", fix="pyarrow array")
+        refused(call, f"got {type(times).__name__}", where="table", fix="pyarrow array")
 
 
 @pytest.mark.parametrize("function", [None, 5, "sum"])
@@ -176,7 +176,11 @@ MANAGERS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a list of tables": (lambda: TableManager(TASK, cast("Any", list(TABLES.values())), store()), "list", "dictionary"),
     "one table": (lambda: TableManager(TASK, cast("Any", TABLES["trips"]), store()), "TableConfig", "dictionary"),
     "no table": (lambda: TableManager(TASK, cast("Any", {"trips": SCHEMA}), store()), "Schema", "keyed_table_config"),
-    "a path": (lambda: TableManager(TASK, TABLES, cast("Any", "state")), "str", "ObjectStore"),
+    "a path": (
+        lambda: TableManager(TASK, TABLES, cast("Any", "state")),
+        "ObjectStore, got str",
+        "get_storage_provider",
+    ),
     "rows of no table": (
         lambda: TableManager(TASK, TABLES, store(), combines={"tripz": lambda rows: rows}),
         "['tripz']",

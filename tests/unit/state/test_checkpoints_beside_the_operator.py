@@ -1,4 +1,4 @@
-"""A checkpoint takes what changed and returns: other threads sort and encode it while the operator goes on."""
+"""A checkpoint takes what changed and returns: other threads sort and encode it while the operator continues."""
 
 import datetime as dt
 import threading

@@ -125,7 +125,7 @@ steps = st.one_of(
 
 
 def play(tiers: Tiers, script: list[tuple[str, int]], *, pressure: bool, generational: bool) -> list[object]:
-    """What each checkpoint of a script stores; under pressure memory is short and rows come in another order."""
+    """Return what each checkpoint of the script stores; under pressure, memory is short and rows are reordered."""
     dice = random.Random(7)
     view = rides_view(tiers, generational=generational)
     seen: list[object] = []

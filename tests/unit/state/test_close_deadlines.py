@@ -1,4 +1,4 @@
-"""Whoever closes, and whoever waits for a checkpoint, waits so long and no longer, and is told what still runs."""
+"""Closing, and waiting for a checkpoint, end at a deadline, with an error that names what still runs."""
 
 import threading
 import time
@@ -112,7 +112,7 @@ def test_a_merge_that_hangs_is_named_and_its_files_leave_when_it_has_ended(tiers
     with pytest.raises(CloseTimeoutError, match="seconds: a compaction of files of riders"):
         manager.close()
     gate.opened.set()
-    assert asked.result(timeout=30).merges == 1
+    assert asked.result(timeout=30).compactions == 1
     manager.close()
     assert not list(tmp_path.rglob("*.parquet"))
     assert tiers.memory.used == 0

@@ -72,7 +72,7 @@ def test_p1_what_is_merged_apart_gets_no_name_that_a_live_file_has(tiers: Tiers)
     outputs: list[str] = []
     for _ in range(3):
         most = sum(sorted(file.size for file in files(job))[:2])
-        (edit,) = job.managers[0].merge_apart(run=1, most_bytes=most)
+        (edit,) = job.managers[0].compact_to_edits(run=1, most_bytes=most)
         outputs += [file.path for file in edit.outputs]
         job.more["edits"] = (edit.to_bytes(),)
         job.restart(1)

@@ -57,12 +57,12 @@ def append_a_fare(cluster: Cluster, step: int) -> None:
     ],
 )
 def test_failure_10_files_stay_bounded_without_being_asked_for(change: Callable[[Cluster, int], None]) -> None:
-    """10. Compaction off by default, level 0 only: here nobody asks for it, and files stay few and are of few rows."""
+    """10. Compaction off by default, level 0 only: here it runs without a request, and files stay few."""
     cluster = Cluster(1, ALL_KINDS)
     for step in range(EPOCHS):
         change(cluster, step)
         record = cluster.commit()
-        cluster.run.collect()
+        cluster.run.clean_up()
         assert len(live_files(cluster, record)) <= MOST_FILES
     rows = sum(file.rows for file in live_files(cluster, record))
     assert rows <= (EPOCHS if change is append_a_fare else 57 * 3)
@@ -118,12 +118,12 @@ def test_failure_10_a_reader_of_files_that_are_merged_meanwhile_finishes() -> No
     cluster = Cluster(1, trips_config())
     put_trips(cluster.managers, dict.fromkeys(range(100), 1))
     earlier = cluster.commit()
-    cluster.run.collect()
+    cluster.run.clean_up()
     paths = {file.path for file in live_files(cluster, earlier)}
     put_trips(cluster.managers, dict.fromkeys(range(100), 2))
     cluster.managers[0].send(Compaction())
     for _ in range(2):
         cluster.commit()
-        cluster.run.collect()
+        cluster.run.clean_up()
     assert all(cluster.store.head(path) is not None for path in paths)
     cluster.close()

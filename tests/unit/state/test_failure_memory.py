@@ -64,7 +64,7 @@ def test_failure_18_inserts_far_beyond_the_budget_are_spilled_and_not_refused(tm
 
 @pytest.mark.parametrize("stored", ["nothing", "some files"])
 def test_failure_5_a_manager_that_failed_and_was_given_up_holds_nothing(tmp_path: Path, stored: str) -> None:
-    """5. Copies that no budget sees: here the opposite, memory of tables that are gone and that nobody could free."""
+    """5. Copies that no budget sees: here the opposite, memory of tables that are gone and that could not be freed."""
     puts: list[str] = []
 
     def fail(operation: Operation) -> Fault | None:

@@ -65,7 +65,7 @@ def test_failure_7_a_row_is_kept_for_exactly_its_retention() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_failure_7_state_that_is_still_written_to_does_not_expire(restarts: bool) -> None:
-    """7. Session state retained gap x 100: long sessions lose rows. Here one goes on for 100 times the time to live."""
+    """7. Session state retained gap x 100: long sessions lose rows. Here one lasts for 100 times the time to live."""
     cluster = Cluster(1, trips_config(ttl_us=10))
     put_trips(cluster.managers, {1: 0, 2: 0}, time_us=0)
     for step in range(1, 40 if restarts else 140):

@@ -55,7 +55,7 @@ def fill(view: GlobalKeyedView[Any, Any], count: int) -> None:
 
 
 def place(segment: Segment) -> Tier:
-    """As a call: mypy takes a property for a constant."""
+    """Return the tier through a call: mypy takes a property for a constant."""
     return segment.tier
 
 

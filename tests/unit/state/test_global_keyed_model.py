@@ -16,7 +16,7 @@ values = st.one_of(st.integers(), st.text(max_size=3), st.none(), st.lists(st.in
 parallelisms = st.integers(1, 3)
 
 Contents = Mapping[str, tuple[object, object]]
-"""By the representation of keys, because a dict takes 1, 1.0 and True for one."""
+"""Contents by the representation of keys, because 1, 1.0 and True are one key of a dict."""
 
 
 class GlobalKeyedMachine(RuleBasedStateMachine):
@@ -82,7 +82,7 @@ class GlobalKeyedMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.cluster.run.collect()
+        self.cluster.run.clean_up()
 
     @precondition(lambda self: self.cluster.run.chain)
     @rule(data=st.data(), parallelism=parallelisms)

@@ -27,8 +27,8 @@ SIZE = 8 * ROWS
 
 @pytest.fixture(autouse=True)
 def nothing_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
-    monkeypatch.setattr(cache, "_checked", cache._Checked())
+    """Behave like a process that has just started."""
+    monkeypatch.setattr(cache, "_checked", cache._VerifiedFiles())
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_p3_processes_that_are_killed_at_any_moment_leave_nothing_that_others_co
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         assert int(output) > 10
-        # On a busy machine somebody may wait too long for the lock, and goes on without a copy.
+        # On a busy machine a process may wait too long for the lock, and continue without a copy.
         assert all("hold the lock" in line for line in errors.splitlines()), errors
     shared = HostCache(tmp_path / "cache", limit)
     assert shared.used <= limit + 50_000  # and one file of a writer that was killed

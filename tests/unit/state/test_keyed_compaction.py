@@ -14,7 +14,7 @@ from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
 from statebed.state.compaction import CompactionJob
-from statebed.state.keyed.compaction import MANY_DELTAS, _merge_of_deltas
+from statebed.state.keyed.compaction import MANY_DELTAS, _compaction_of_deltas
 from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS
 from statebed.state.keyed.files import BASE, DELTA, MERGED_DELTAS, bytes_of, deltas_of
 from statebed.state.keyed.output import RangeFiles
@@ -228,7 +228,7 @@ def test_a_merge_of_deltas_takes_the_youngest_that_the_bytes_allow(tiers: Tiers)
     files = world.view.metadata().files
 
     def planned(most_bytes: int) -> int | None:
-        plan = _merge_of_deltas(files, WHOLE_SPACE, most_bytes=most_bytes)
+        plan = _compaction_of_deltas(files, WHOLE_SPACE, most_bytes=most_bytes)
         return None if plan is None else len(plan.inputs)
 
     assert planned(1 << 30) == MANY_DELTAS

@@ -115,7 +115,7 @@ def shared(tmp_path: Path) -> HostCache:
 
 @pytest.fixture(autouse=True)
 def nothing_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_checked", cache._Checked())
+    monkeypatch.setattr(cache, "_checked", cache._VerifiedFiles())
 
 
 def both(shared: HostCache, **options: int) -> Iterator[tuple[Job, Job]]:
@@ -267,7 +267,7 @@ def test_a_cache_that_cannot_be_written_makes_no_difference_but_time(
     shared: HostCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostCache, "writable", property(lambda _: False))
-    monkeypatch.setattr(CachedRuns, "_copied", lambda *_: pytest.fail("prepared a copy in vain"))
+    monkeypatch.setattr(CachedRuns, "_copied", lambda *_: pytest.fail("prepared a copy that cannot be written"))
     for plain, copied in both(shared):
         for _ in range(4):
             for job in (plain, copied):

@@ -86,7 +86,7 @@ def test_p4_indexes_go_with_the_rows(tiers: Tiers) -> None:
     tiers.memory.reserve("other", Purpose.WRITES, BUDGET).release()
     assert not {ROWS_HELD, INDEXES_HELD} & tiers.memory.snapshot().accounts.keys()
     assert view.held_bytes == 0
-    look_up(view)  # so often that they come back to memory
+    look_up(view)  # often enough that they are reloaded
     assert tiers.memory.snapshot().accounts[INDEXES_HELD] == directories(view) > 0
     view.give_up()
     assert not {ROWS_HELD, INDEXES_HELD} & tiers.memory.snapshot().accounts.keys()

@@ -69,7 +69,9 @@ class World:
 
     @contextmanager
     def leaving(self, monkeypatch: pytest.MonkeyPatch, fails: bool = False) -> Iterator[Callable[[], bool]]:
-        """Another thread moves the block to disk, and waits before it writes; calling what this gives lets it go on."""
+        """Move the block to disk on another thread, which waits before it writes; calling the yielded function lets it
+        continue.
+        """
         began, go = threading.Event(), threading.Event()
         moved: list[bool | IndexError] = []
         write = FrozenRun.write
@@ -120,7 +122,7 @@ def test_rows_are_read_while_their_block_is_on_its_way_to_disk(world: World, mon
         assert found.all()
         assert values["text"].to_pylist() == [f"short {one}" for one in range(10)]
         assert world.contents() == world.model
-        assert not world.view._blocks._evict(world.slot)  # another thread that needs room is told to look elsewhere
+        assert not world.view._blocks._evict(world.slot)  # another thread that needs room must look elsewhere
         assert go_on()
     assert world.slot.block.spilled
     assert world.slot.block.held_bytes == 0

@@ -165,3 +165,14 @@ def test_runs_that_are_cut_hold_the_values_of_their_rows_alone() -> None:
         assert part.values[0].take(every).to_pylist() == [f"{one:060}" for one in ids_of(part, every)]
         assert (part.hashes[1:] >= part.hashes[:-1]).all()
         assert part.dirty_rows == len(part)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_deleted_rows_that_are_in_no_file_are_dropped_when_a_block_is_cut(runs: int) -> None:
+    ids = np.arange(1000)
+    kept = run_of(ids[:600], many_collide=False)
+    gone = run_of(ids[600:900], many_collide=False, marks=DELETED | DIRTY)
+    stored = run_of(ids[900:], many_collide=False, marks=DELETED | DIRTY | STORED)
+    some = [kept.merged([gone, stored], forget=False)] if runs == 1 else [kept, gone.merged([stored], forget=False)]
+    parts = merged_at(some, edges_of(some[0].hashes, parts=3))
+    assert sum(map(len, parts)) == 700

@@ -1,4 +1,4 @@
-"""Which rows of a run are deleted, where most runs have none; and what a checkpoint writes of several runs."""
+"""Deleted rows of a run, where most runs have none; and what a checkpoint writes of several runs."""
 
 import io
 from collections.abc import Iterable

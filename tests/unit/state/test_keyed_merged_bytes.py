@@ -1,4 +1,4 @@
-"""What checkpoints of a keyed table merge themselves: deltas alone, so never more than what changed since the last
+"""Compaction by checkpoints of a keyed table: of deltas alone, so never more than what changed since the last
 compaction, and each row only a few times.
 """
 
@@ -23,7 +23,7 @@ from statebed.storage import MemoryStore
 CONFIG = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.int64())]))
 KEYS = 40_000
 FOOTERS = 1.5
-"""Of small files, footers are read apart from the rows."""
+"""Factor for footers of small files, which are read separately from the rows."""
 ENCODED_ANEW = 1.05
 """The same rows in other files, with other sequences, take a little more or less."""
 

@@ -100,5 +100,5 @@ def test_p4_nothing_is_kept_of_a_batch_once_it_is_written(tmp_path: Path) -> Non
     keys = keys_of(range(900, 1100, 2))
     world.view.get(keys)
     world.put(keys, 7)
-    assert world.view._asked is None
+    assert world.view._last_batch is None
     assert all(slot.block._located is None for slot in world.view._blocks)

@@ -1,4 +1,4 @@
-"""Keyed views with less memory than state: the same answers and bytes, within the budget, whoever makes room."""
+"""Keyed views with less memory than state: same answers and bytes within the budget, whichever thread makes room."""
 
 import datetime as dt
 import io

@@ -19,7 +19,7 @@ from statebed.errors import CorruptObjectError
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed.block import MAX_FROZEN, Block
-from statebed.state.keyed.block_reload import Returning
+from statebed.state.keyed.block_reload import BlockReload
 from statebed.state.keyed.mapped_run import FrozenRun
 from statebed.state.keyed.sorted_run import DIRTY, SortedRun
 from statebed.state.keyed.table import KeyedTable
@@ -271,7 +271,7 @@ def test_p7_a_block_with_a_damaged_file_neither_comes_back_to_memory_nor_is_merg
     assert block.rows == block.dirty_rows == (MAX_FROZEN + 1) * ROWS
     block.check_sound()
     moved: dict[str, Callable[[], object]] = {
-        "come back": lambda: Returning(block).copied(nullcontext),
+        "come back": lambda: BlockReload(block).copied(nullcontext),
         "merge": partial(block.merge, folder, most_bytes=BUDGET, piece_bytes=BUDGET // 64),
     }
     for _ in range(2):

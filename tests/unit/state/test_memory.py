@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statebed.errors import InputError, SpillError, SpillTimeoutError
-from statebed.state.memory.controller import Hold, MemoryController, Offer, Purpose
+from statebed.state.memory.controller import Hold, MemoryController, Purpose, SpillOffer
 from statebed.state.memory.eviction import Candidate, borrowed, choose_victims
 from statebed.state.memory.sizes import held_bytes
 
@@ -38,7 +38,7 @@ class Sealed:
         self._first = first
         self.name = name or owner
         self.hold: Hold = memory.hold(owner, Purpose.SEGMENTS, block(nbytes))
-        self.offer: Offer = memory.offer(owner, nbytes, self.spill)
+        self.offer: SpillOffer = memory.offer(owner, nbytes, self.spill)
 
     def spill(self) -> None:
         self._first()

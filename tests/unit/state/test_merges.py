@@ -204,5 +204,5 @@ def test_a_function_of_its_own_folds_groups_of_any_size_in_order() -> None:
 
 
 def test_a_merge_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"(?s)is of type str.*'value'.*Merge.SUM, Merge.MIN"):
+    with pytest.raises(InputError, match=r"(?s)got str.*'value'.*Merge.SUM, Merge.MIN"):
         merge_columns(value="sum")  # type: ignore[arg-type]

@@ -299,7 +299,7 @@ def hot_world(tiers: Tiers, size: int) -> tuple[World, pb.TableSubtaskCheckpoint
 
 @pytest.fixture
 def large_tiers(tmp_path: Path) -> Iterator[Tiers]:
-    """With blocks of 2 MB."""
+    """Return tiers with blocks of 2 MB."""
     made = Tiers(MemoryController(8 * BUDGET), folder=tmp_path)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Whoever may have to wait for room holds no lock of the engine, whatever it is doing."""
+"""A thread that may have to wait for room holds no lock of the engine, whatever it is doing."""
 
 import contextlib
 import datetime as dt
@@ -73,7 +73,7 @@ class WatchedLock:
 
 
 class Watch:
-    """Which locks of the engine a thread holds when it asks for room, for which it may have to wait."""
+    """Records which locks of the engine a thread holds when it requests room, for which it may have to wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step = ""
@@ -96,7 +96,7 @@ class Watch:
 
     @property
     def held(self) -> list[WatchedLock]:
-        """By this thread."""
+        """Return the locks held by this thread."""
         if not hasattr(self._thread, "held"):
             self._thread.held = []
         held: list[WatchedLock] = self._thread.held
@@ -172,18 +172,18 @@ def an_epoch(watch: Watch, cluster: Cluster, epoch: int) -> None:
 @pytest.mark.parametrize("cached", [False, True])
 def test_p4_nobody_asks_for_room_with_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
     watch = Watch(monkeypatch)
-    monkeypatch.setattr(cache, "_checked", cache._Checked())
+    monkeypatch.setattr(cache, "_checked", cache._VerifiedFiles())
     shared = HostCache(tmp_path / "copies", 1 << 30) if cached else None
     with opened_tiers(tmp_path / "spill", budget=BUDGET) as tiers:
-        tiers.merging = threading.Lock()  # a token, which nobody waits for but other merges
+        tiers.compacting = threading.Lock()  # only other compactions wait for it
         off = ManagerOptions(compaction=CompactionMode.OFF)
         cluster = Cluster(configs=TABLES, tiers=tiers, cache=shared, options=off)
         for epoch in range(1, MAX_DELTAS + 3):
             for path in (tmp_path / "copies").glob("*.columns"):
-                path.unlink()  # so that the checkpoint which merges deltas has to make copies of them
+                path.unlink()  # so that the checkpoint which compactions deltas has to make copies of them
             an_epoch(watch, cluster, epoch)
         with watch.during("compaction"):
-            assert cluster.managers[0].compact().result(timeout=60).merges == 2
+            assert cluster.managers[0].compact().result(timeout=60).compactions == 2
             cluster.commit()
         cluster.restart(1)
         an_epoch(watch, cluster, MAX_DELTAS + 3)

@@ -1,4 +1,4 @@
-"""What the allocators of a process keep: enough that the next batch need not have all pages again."""
+"""Memory that the allocators of a process keep: enough that the next batch need not request all pages again."""
 
 import subprocess
 import sys

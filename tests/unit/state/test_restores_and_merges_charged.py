@@ -1,4 +1,4 @@
-"""What restores and merges take is charged while they run, and no longer."""
+"""Memory of restores and compactions is charged while they run, and no longer."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ Noted = Callable[[type, str, Purpose], list[int]]
 
 @pytest.fixture
 def noted(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """What all owners together are charged for a purpose whenever a method is called."""
+    """Return the charges of all owners for a purpose at each call of a method."""
 
     def watch(kind: type, method: str, purpose: Purpose) -> list[int]:
         charged: list[int] = []
@@ -78,7 +78,7 @@ def write(view: KeyedView, store: MemoryStore, epoch: int, keys: pa.Table) -> pb
 
 
 def group_bytes(store: MemoryStore, file: pb.FileEntry) -> int:
-    """Of the only row group of a file."""
+    """Return the size of the only row group of a file."""
     metadata = pq.ParquetFile(io.BytesIO(store.get(file.path))).metadata
     assert metadata.num_row_groups == 1
     return int(metadata.row_group(0).total_byte_size)

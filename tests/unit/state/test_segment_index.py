@@ -81,7 +81,7 @@ def table_of(hashes: npt.NDArray[np.uint64], bins: npt.NDArray[np.int64], *, pie
 
 
 def built(segment: Segment) -> Segment:
-    """Asked so often that it has its index."""
+    """Read the segment often enough that it has its index."""
     for _ in range(WORTH_AN_INDEX + 1):
         segment.read(FEW)
     return segment

@@ -1,4 +1,4 @@
-"""Bytes held by Arrow data: every allocation once, whole, whoever shows it and whoever made it."""
+"""Bytes held by Arrow data: every allocation once, whole, whichever array shows it."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from statebed.state.memory.sizes import compacted, held_bytes, pieces, shown_byt
 
 
 def numbers(rows: int, *, start: int = 0) -> pa.Array:
-    """In the pool of pyarrow, unlike an array made of numpy memory."""
+    """Return an array in the pool of pyarrow, unlike one made of numpy memory."""
     return pa.array(range(start, start + rows), pa.int64())
 
 

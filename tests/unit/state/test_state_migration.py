@@ -1,4 +1,4 @@
-"""From an older version of stored values to the present one, step by step."""
+"""Migration of stored values from an older version to the current one, step by step."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -306,7 +306,7 @@ def test_two_subtasks_a_kill_and_rescaling_2_to_3_to_1_keep_every_value() -> Non
             assert dict(view.items()) == expected
         write(numbers)
         cluster.commit()
-        cluster.run.collect()
+        cluster.run.clean_up()
     for view in cluster.views():
         assert dict(view.items()) == expected
 

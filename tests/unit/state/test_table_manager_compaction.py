@@ -88,7 +88,7 @@ def test_files_are_merged_without_being_asked_for(mode: CompactionMode, tiers: T
             time.sleep(0.05)
         check(manager, 20)
         counts = manager.metrics().compaction
-        assert counts.merges > 0
+        assert counts.compactions > 0
         assert counts.read_bytes > counts.written_bytes > 0
         assert counts.failures == 0
         tables = manager.metrics().tables
@@ -100,9 +100,9 @@ def test_files_are_merged_by_default(tiers: Tiers) -> None:
     with TableManager(TASK, BOTH, ScopedStore(MemoryStore(), JOB), tiers=tiers) as manager:
         run(manager, 3)
         deadline = time.monotonic() + 10
-        while not manager.metrics().compaction.merges and time.monotonic() < deadline:
+        while not manager.metrics().compaction.compactions and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert manager.metrics().compaction.merges > 0
+        assert manager.metrics().compaction.compactions > 0
         assert ManagerOptions().compaction is CompactionMode.BACKGROUND
 
 
@@ -110,7 +110,7 @@ def test_without_compaction_nothing_is_merged_but_what_bounds_the_number_of_file
     with manager_on(ScopedStore(MemoryStore(), JOB), tiers, CompactionMode.OFF) as manager:
         run(manager, 40)
         check(manager, 40)
-        assert manager.metrics().compaction.merges == 0
+        assert manager.metrics().compaction.compactions == 0
         assert max(files_of(manager, table) for table in BOTH) < 40
 
 
@@ -130,7 +130,7 @@ def test_what_is_asked_for_is_merged_whole_and_taken_by_the_next_checkpoint(tier
         run(manager, 5)
         assert min(files_of(manager, table) for table in BOTH) == 5
         report = manager.compact().result(timeout=30)
-        assert report.merges == 2
+        assert report.compactions == 2
         assert report.read_bytes > report.written_bytes > 0
         assert min(files_of(manager, table) for table in BOTH) == 5, "not before the next checkpoint"
         completed = manager.checkpoint(100).result(timeout=30)
@@ -175,7 +175,7 @@ def test_what_is_asked_for_waits_until_its_files_are_durable(tiers: Tiers) -> No
         asked = manager.compact()
         assert not asked.done()
         gate.opened.set()
-        assert asked.result(timeout=30).merges == 2
+        assert asked.result(timeout=30).compactions == 2
         assert first.done()
         assert second.done()
 
@@ -183,7 +183,7 @@ def test_what_is_asked_for_waits_until_its_files_are_durable(tiers: Tiers) -> No
 def test_a_merge_whose_inputs_left_meanwhile_is_discarded_with_its_local_files(tiers: Tiers, tmp_path: Path) -> None:
     with manager_on(ScopedStore(MemoryStore(), JOB), tiers, CompactionMode.OFF) as manager:
         run(manager, 4)
-        assert manager.compact("trips").result(timeout=30).merges == 1
+        assert manager.compact("trips").result(timeout=30).compactions == 1
         view = manager.get_time_keyed("trips")
         view.delete_times(0, 1000)  # all of the first file
         manager.checkpoint(100).result(timeout=30)
@@ -233,11 +233,11 @@ def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes:
             write(manager, step)
             manager.checkpoint(step + 2).result(timeout=30)
             merged = manager.metrics().compaction
-            assert merged.merges > before.merges
+            assert merged.compactions > before.compactions
             within = merged.read_bytes - before.read_bytes <= most_bytes
-            assert within or merged.merges == before.merges + 1, "a single merge that is larger goes alone"
+            assert within or merged.compactions == before.compactions + 1, "a single merge that is larger goes alone"
             before = merged
-        assert (before.merges > 12) == together, "with few bytes it is one table after a checkpoint"
+        assert (before.compactions > 12) == together, "with few bytes it is one table after a checkpoint"
         tables = manager.metrics().tables
         assert min(tables[name].edits_applied for name in BOTH) > 2, "tables take turns"
         check(manager, 12)
@@ -300,5 +300,5 @@ def test_every_merge_beside_fast_checkpoints_is_applied_or_discarded(tiers: Tier
         metrics = manager.metrics()
         settled = sum(table.edits_applied + table.edits_discarded for table in metrics.tables.values())
         # What was merged last waits for the next checkpoint: at most one result of each table.
-        assert settled <= metrics.compaction.merges <= settled + len(metrics.tables)
+        assert settled <= metrics.compaction.compactions <= settled + len(metrics.tables)
         assert metrics.compaction.failures == 0

@@ -20,7 +20,7 @@ EPOCHS = 4
 
 
 def change(managers: list[TableManager], step: int, expected: dict[Any, Any]) -> None:
-    """What epoch after epoch does to the table, and to a dict."""
+    """Change the table as each epoch does, and a dict."""
     views = [manager.get_global_keyed_state(TABLE) for manager in managers]
     for key in range(6):
         (owner,) = [view for view in views if view.owns(key)]

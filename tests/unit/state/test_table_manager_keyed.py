@@ -63,7 +63,7 @@ def test_tables_of_both_kinds_are_one_epoch_and_survive_kills_and_rescaling() ->
             cluster.owner("epochs").insert("epochs", (epoch, step))
             expected |= changed
             cluster.commit()
-        cluster.run.collect()
+        cluster.run.clean_up()
         upsert(cluster, {"lost": 1})
         cluster.store_epoch()  # killed before the record
     cluster.restart(3)
@@ -134,7 +134,7 @@ def test_what_a_keyed_table_cannot_take_is_refused() -> None:
             manager.send(TableData("fares", KeyedData(b"", None)))
         with pytest.raises(InputError, match="fare"):
             manager.send(TableData("fares", RecordBatch(batch({"ann": 1}).select(["driver"]))))
-        with pytest.raises(UnknownTableError, match="kind global_keyed"):
+        with pytest.raises(UnknownTableError, match="is a global_keyed table"):
             manager.get_keyed(TABLE)
-        with pytest.raises(UnknownTableError, match="kind keyed"):
+        with pytest.raises(UnknownTableError, match="is a keyed table"):
             manager.get_global_keyed_state("fares")

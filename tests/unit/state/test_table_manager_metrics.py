@@ -1,4 +1,4 @@
-"""What a manager counts: by table, by tier, by step of a checkpoint; cheaply."""
+"""Metrics of a manager: by table, by tier, by step of a checkpoint; cheaply."""
 
 import datetime as dt
 import threading

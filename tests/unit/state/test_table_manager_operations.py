@@ -80,7 +80,7 @@ def batch(rows: list[Row], columns: list[str]) -> pa.RecordBatch:
 
 
 def send(cluster: Cluster, table: str, rows: pa.RecordBatch, operation: DataOperation) -> None:
-    """To the owners of the rows; a range of time goes to all."""
+    """Send rows to their owners; a range of time is sent to all."""
     if isinstance(operation, DeleteTimeRange):
         for manager in cluster.managers:
             manager.send(TableData(table, RecordBatch(rows, operation)))

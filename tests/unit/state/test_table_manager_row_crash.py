@@ -31,7 +31,7 @@ from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 EPOCHS = 6
 CHANGED_AT = 3
-"""From this epoch on the program has another definition."""
+"""Epoch from which the program has another definition."""
 OPTIONS = ManagerOptions(compaction=CompactionMode.IN_LINE, upload_threads=1, timeout_seconds=30)
 DAY = dt.timedelta(days=1)
 Contents = tuple[dict[int, Any], list[tuple[int, int, Any]]]
@@ -55,7 +55,7 @@ def send(manager: TableManager, table: str, operation: DataOperation, **columns:
 
 
 def change(manager: TableManager, step: int, riders: dict[int, Any], trips: list[tuple[int, int, Any]]) -> None:
-    """What epoch after epoch does to the tables, and to plain ones."""
+    """Change the tables as each epoch does, and plain ones."""
     name = "amount" if step >= CHANGED_AT else "fare"
     keys, fares = list(range(6)), [step] * 6
     send(manager, "riders", Insert(), rider=keys, **{name: fares})

@@ -44,7 +44,7 @@ def make(tiers: Tiers, count: int = 1000, *, owner: str = "rides") -> Segment:
 
 
 def nearest(segment: Segment) -> Tier:
-    """As a call: mypy takes a property for a constant."""
+    """Return the tier through a call: mypy takes a property for a constant."""
     return segment.tier
 
 
@@ -350,10 +350,11 @@ def test_loading_in_the_background_is_bounded(tmp_path: Path, monkeypatch: pytes
     with opened_tiers(tmp_path) as tiers:
         resume = threading.Event()
         waiting = [tiers.load_soon(lambda: resume.wait(30), owner="t") for _ in range(3)]
-        assert tiers.load_soon(lambda: None, owner="t").result(0) is False
+        assert tiers.load_soon(lambda: True, owner="t").result(0) is False
         resume.set()
         assert all(future.result(30) for future in waiting)
-        assert tiers.load_soon(lambda: None, owner="t").result(30) is True
+        assert tiers.load_soon(lambda: True, owner="t").result(30) is True
+        assert tiers.load_soon(lambda: False, owner="t").result(30) is False
 
 
 def test_a_load_that_was_cancelled_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +363,7 @@ def test_a_load_that_was_cancelled_takes_no_place(tmp_path: Path, monkeypatch: p
         resume = threading.Event()
         running = [tiers.load_soon(lambda: resume.wait(30), owner="t") for _ in range(2)]
         for _ in range(4):
-            assert tiers.load_soon(lambda: None, owner="t").cancel()
+            assert tiers.load_soon(lambda: True, owner="t").cancel()
         resume.set()
         assert all(future.result(30) for future in running)
 

@@ -1,4 +1,4 @@
-"""Segments read row group by row group, pinned while that goes on."""
+"""Segments read row group by row group, pinned during that time."""
 
 from pathlib import Path
 

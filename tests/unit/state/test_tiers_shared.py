@@ -1,4 +1,4 @@
-"""The tiers that a process shares, and how much memory they take when nobody says so."""
+"""The tiers that a process shares, and their memory budget if none is set."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Segments that many threads read, move, load and drop at once: rows stay right, accounts stay exact, nobody hangs."""
+"""Segments that many threads read, move, load and drop at once: rows and accounts stay exact, no thread hangs."""
 
 import random
 import threading

@@ -18,7 +18,7 @@ from statebed.state.time_keyed.compaction import (
     MERGED_AT_ONCE,
     all_due_files,
     due_files,
-    like_sizes,
+    smallest_files,
     surplus_files,
 )
 from statebed.state.time_keyed.files import MAX_BUCKETS, bucket_width
@@ -66,7 +66,7 @@ def test_files_of_one_bucket_are_merged_with_each_other_and_not_with_those_of_an
 def test_files_that_are_full_or_much_larger_than_the_others_are_left_alone() -> None:
     small = [file_entry(f"small {number}", (0, 9), size=100) for number in range(MERGED_AT_ONCE)]
     large = file_entry("large", (0, 9), size=100_000)
-    assert paths(like_sizes([large, *small])) == paths(small)
+    assert paths(smallest_files([large, *small])) == paths(small)
     assert paths(due_files(live(large, *small), bin_us=10, full_bytes=LARGE, most_bytes=LARGE)) == paths(small)
     assert not due_files(live(large, *small), bin_us=10, full_bytes=100, most_bytes=LARGE)
 

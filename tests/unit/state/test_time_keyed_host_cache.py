@@ -95,7 +95,7 @@ def shared(tmp_path: Path) -> HostCache:
 
 @pytest.fixture(autouse=True)
 def nothing_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_checked", cache._Checked())
+    monkeypatch.setattr(cache, "_checked", cache._VerifiedFiles())
 
 
 def test_p6_answers_and_state_bytes_are_the_same_with_and_without_copies(shared: HostCache) -> None:

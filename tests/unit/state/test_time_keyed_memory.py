@@ -27,7 +27,7 @@ BUDGET = 400_000
 
 
 def many(count: int, *, start: int = 0, times: int = 200) -> pa.Table:
-    """Rows told apart by their fares, spread over 20 bins."""
+    """Return rows distinguished by their fares, spread over 20 bins."""
     numbers = np.arange(start, start + count, dtype=np.int64)
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""What checkpoints of a time-keyed table merge themselves: bounded bytes in each epoch, and all of it over some."""
+"""Compaction by checkpoints of a time-keyed table: bounded bytes in each epoch, and all of it over several."""
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ ENCODED_ANEW = 1.03
 """Rows of two files in one take a little more or less."""
 FAR = FAR_TOO_MANY * MAX_TOMBSTONES
 MANY_TIMES = range(1_000, 1_000 + 2 * FAR + 2, 2)
-"""To be deleted one by one, which takes a tombstone too many."""
+"""Times to be deleted one by one, which takes a tombstone too many."""
 LARGE = 1 << 40
 
 
@@ -198,7 +198,7 @@ def test_p4_tombstones_that_take_much_of_the_budget_leave_at_once(tiers: Tiers) 
     before = world.nbytes
     view = world.restored()
     gone = from_numpy(np.arange(tiers.memory.budget // 4 // 16, dtype=np.float64) + 2, pa.float64())
-    view.delete(pa.table({"driver": gone}))  # nobody's, but that takes a look
+    view.delete(pa.table({"driver": gone}))  # no such rows, but that must be looked up
     assert view.statistics().tombstones == 1
     world.parts = [view.metadata()]
     view.release()

@@ -18,13 +18,13 @@ from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.live import tombstones
 from statebed.state.live.deletions import Deletions
 from statebed.state.live.files import LiveFiles
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 
 NAN = float("nan")
 KEYS = ["driver", "city"]
 Row = tuple[float | None, str | None, int, int, float | None, list[float | None] | None]
 """Driver and city (the key), time, sequence, fare and tips (the values)."""
-COLUMNS = {Deleted.KEY: KEYS, Deleted.TIME_KEY: [*KEYS, TIME], Deleted.VALUE: [*KEYS, "fare", "tips"]}
+COLUMNS = {DeletionKind.KEY: KEYS, DeletionKind.TIME_KEY: [*KEYS, TIME], DeletionKind.VALUE: [*KEYS, "fare", "tips"]}
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -43,7 +43,9 @@ def table(rows: list[Row]) -> pa.Table:
     )
 
 
-def tombstone(kind: Deleted, rows: list[Row], *, sequence: int = 5, owned: pb.HashRange = WHOLE_SPACE) -> pb.Tombstone:
+def tombstone(
+    kind: DeletionKind, rows: list[Row], *, sequence: int = 5, owned: pb.HashRange = WHOLE_SPACE
+) -> pb.Tombstone:
     deleted = table(rows).select([KEY_HASH, *COLUMNS[kind]])
     return tombstones.of_rows(kind, deleted, sequence=sequence, owned=owned)
 
@@ -59,8 +61,8 @@ def plain(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and np.isnan(value) else value
 
 
-def compared(kind: Deleted, row: Row) -> Any:
-    parts = {Deleted.KEY: row[:2], Deleted.TIME_KEY: row[:3], Deleted.VALUE: (*row[:2], *row[4:])}[kind]
+def compared(kind: DeletionKind, row: Row) -> Any:
+    parts = {DeletionKind.KEY: row[:2], DeletionKind.TIME_KEY: row[:3], DeletionKind.VALUE: (*row[:2], *row[4:])}[kind]
     return [plain(part) for part in parts]
 
 
@@ -79,9 +81,11 @@ some_rows = st.lists(
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(rows=some_rows, deleted=st.lists(st.tuples(st.sampled_from(Deleted), st.integers(1, 9), some_rows), max_size=4))
+@given(
+    rows=some_rows, deleted=st.lists(st.tuples(st.sampled_from(DeletionKind), st.integers(1, 9), some_rows), max_size=4)
+)
 def test_a_row_is_hidden_by_what_equals_it_and_is_not_older(
-    rows: list[Row], deleted: list[tuple[Deleted, int, list[Row]]]
+    rows: list[Row], deleted: list[tuple[DeletionKind, int, list[Row]]]
 ) -> None:
     some = [tombstone(kind, batch, sequence=sequence) for kind, sequence, batch in deleted if batch]
     expected = [
@@ -110,12 +114,12 @@ def test_a_row_outside_a_range_of_time_its_sequence_or_its_hashes_is_visible() -
 
 def test_many_times_of_one_key_are_told_apart_by_their_hash() -> None:
     rows: list[Row] = [(1.0, "rome", time, 1, None, None) for time in range(20_000)]
-    assert sum(visible(rows, tombstone(Deleted.TIME_KEY, rows[::2]))) == 10_000
+    assert sum(visible(rows, tombstone(DeletionKind.TIME_KEY, rows[::2]))) == 10_000
 
 
-@pytest.mark.parametrize("kind", Deleted)
+@pytest.mark.parametrize("kind", DeletionKind)
 @pytest.mark.parametrize("parallelism", [1, 2, 7])
-def test_clipped_to_subtasks_and_joined_again_a_tombstone_hides_the_same(kind: Deleted, parallelism: int) -> None:
+def test_clipped_to_subtasks_and_joined_again_a_tombstone_hides_the_same(kind: DeletionKind, parallelism: int) -> None:
     rows: list[Row] = [(float(number), "rome", number, 1, float(number), None) for number in range(100)]
     whole = tombstone(kind, rows[:50])
     parts = [tombstones.clipped(whole, owned_range(index, parallelism)) for index in range(parallelism)]
@@ -127,7 +131,7 @@ def test_clipped_to_subtasks_and_joined_again_a_tombstone_hides_the_same(kind: D
 
 
 def test_a_tombstone_says_nothing_where_none_of_its_keys_is_owned() -> None:
-    one = tombstone(Deleted.KEY, [(1.0, "rome", 0, 1, None, None)])
+    one = tombstone(DeletionKind.KEY, [(1.0, "rome", 0, 1, None, None)])
     key_hash = one.delete_key.min_key_hash
     assert one.delete_key.max_key_hash == key_hash
     assert tombstones.clipped(one, pb.HashRange(first=key_hash + 1, last=(1 << 64) - 1)) is None
@@ -154,8 +158,8 @@ OTHER: list[Row] = [(2.0, "rome", 10, 3, 1.0, None)]
 LATER: list[Row] = [(1.0, "rome", 11, 3, 1.0, None)]
 
 
-@pytest.mark.parametrize("kind", Deleted)
-def test_a_tombstone_retires_when_nothing_older_overlaps(kind: Deleted) -> None:
+@pytest.mark.parametrize("kind", DeletionKind)
+def test_a_tombstone_retires_when_nothing_older_overlaps(kind: DeletionKind) -> None:
     one = tombstone(kind, MINE)
     assert LiveFiles(owned=WHOLE_SPACE, files=(file_with(MINE),)).with_tombstone(one).tombstones == (one,)
     for gone in ((), (file_with(OTHER),), (file_with(MINE, applied_sequence=5),)):
@@ -166,7 +170,7 @@ def test_a_tombstone_retires_when_nothing_older_overlaps(kind: Deleted) -> None:
     live = LiveFiles(owned=WHOLE_SPACE, files=(file_with(newer),), tombstones=(one,))
     assert not live.without_idle_tombstones().tombstones
     other_time = LiveFiles(owned=WHOLE_SPACE, files=(file_with(LATER),), tombstones=(one,))
-    assert bool(other_time.without_idle_tombstones().tombstones) == (kind is not Deleted.TIME_KEY)
+    assert bool(other_time.without_idle_tombstones().tombstones) == (kind is not DeletionKind.TIME_KEY)
 
 
 def test_a_tombstone_of_a_range_retires_when_nothing_older_overlaps() -> None:
@@ -182,8 +186,8 @@ def test_a_tombstone_of_a_range_retires_when_nothing_older_overlaps() -> None:
         assert bool(live.without_idle_tombstones().tombstones) == needed
 
 
-@pytest.mark.parametrize("kind", Deleted)
-def test_a_deletion_that_is_repeated_raises_its_tombstone(kind: Deleted) -> None:
+@pytest.mark.parametrize("kind", DeletionKind)
+def test_a_deletion_that_is_repeated_raises_its_tombstone(kind: DeletionKind) -> None:
     live = LiveFiles(owned=WHOLE_SPACE, next_sequence=5, files=(file_with(MINE),))
     rows = table(MINE).select([KEY_HASH, *COLUMNS[kind]])
     again = live.delete_rows(kind, rows).delete_rows(kind, rows)
@@ -193,13 +197,13 @@ def test_a_deletion_that_is_repeated_raises_its_tombstone(kind: Deleted) -> None
 
 
 def test_p7_a_damaged_tombstone_is_named() -> None:
-    one = tombstone(Deleted.KEY, MINE)
+    one = tombstone(DeletionKind.KEY, MINE)
     one.delete_key.arrow_ipc = one.delete_key.arrow_ipc[:50]
     with pytest.raises(CorruptObjectError, match="cannot be decoded"):
         Deletions([one], keys=KEYS)
     with pytest.raises(CorruptObjectError, match="does not know"):
         Deletions([pb.Tombstone(sequence=1, owned=WHOLE_SPACE)], keys=KEYS)
-    two = tombstone(Deleted.KEY, MINE)
+    two = tombstone(DeletionKind.KEY, MINE)
     two.delete_key.rows = 2
     with pytest.raises(CorruptObjectError, match="instead of 2 rows"):
         Deletions([two], keys=KEYS)

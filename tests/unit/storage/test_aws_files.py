@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from statebed.errors import CredentialsError
-from statebed.storage.aws_profile import with_profile
-from statebed.storage.obstore_settings import sort_settings
+from statebed.storage.obstore_settings import sort_settings, with_profile
 
 
 @pytest.fixture

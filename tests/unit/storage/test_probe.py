@@ -8,7 +8,7 @@ from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 
 class IgnoresTheCondition(MemoryStore):
-    """As some S3-likes: the condition is accepted and ignored."""
+    """A store like some S3-likes: the condition is accepted and ignored."""
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
         self.put(path, data)

@@ -1,4 +1,4 @@
-"""From a URL to a store: schemes, singletons, and secrets that are never shown."""
+"""Stores by URL: schemes, singletons, and secrets that are never shown."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""Object stores whose answers get lost: a small HTTP server on loopback that fails as it is told.
+"""Object stores whose answers get lost: a small HTTP server on loopback that fails on command.
 
 The real S3 server is tested in tests/s3; here are the failures that a healthy server does not show.
 """
@@ -29,7 +29,7 @@ from statebed.storage.retry import Retrier, RetryPolicy
 
 
 class Mishap(enum.Enum):
-    """What the server does with one request instead of a plain answer."""
+    """Fault of the server for one request."""
 
     BUSY = "503 without effect"
     HANG_UP_AFTER_EFFECT = "does it, then closes the connection"

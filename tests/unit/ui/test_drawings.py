@@ -1,4 +1,4 @@
-"""What drawings show: values at their place, units, texts of others as text, and bounds."""
+"""Contents of drawings: values at their place, units, texts of others as text, and bounds."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -112,6 +112,34 @@ def test_a_graph_has_an_arrow_for_everything_that_is_read() -> None:
     made = graph.drawn()
     assert len([one for one in elements(made, "path") if one.attrib["class"] == "arrow"]) == 5
     assert [one.attrib["href"] for one in elements(made, "a")] == ["/ops/sums", "/ops/best"]
+
+
+def test_an_arrow_that_passes_a_column_runs_through_no_box() -> None:
+    record = pb.CheckpointMetadata(
+        operators=[
+            pb.OperatorEntry(operator_id="sums", inputs=[pb.InputWatermark(input="input")]),
+            pb.OperatorEntry(operator_id="best", inputs=[pb.InputWatermark(input="input", origins=["sums"])]),
+            pb.OperatorEntry(
+                operator_id="joined",
+                inputs=[
+                    pb.InputWatermark(input="left", origins=["best"]),
+                    pb.InputWatermark(input="right", origins=["sums"]),
+                ],
+            ),
+        ]
+    )
+    made = graph_of(record, {}, "/ops").drawn()
+    boxes = {
+        "".join(group.find("text").itertext()): group.find("rect").attrib  # type: ignore[union-attr]
+        for group in elements(made, "g")
+    }
+    arrows = [one.attrib["d"] for one in elements(made, "path") if one.attrib["class"] == "arrow"]
+    [(left, height, right)] = [
+        tuple(map(float, lane)) for path in arrows for lane in re.findall(r"([\d.]+) ([\d.]+) L([\d.]+)", path)
+    ]
+    x, y, width, tall = (float(boxes["best"][name]) for name in ("x", "y", "width", "height"))
+    assert (left, right) == pytest.approx((x, x + width), abs=0.2)
+    assert not y <= height <= y + tall
 
 
 def test_a_record_that_does_not_tell_what_is_read_still_has_a_graph() -> None:

@@ -1,4 +1,4 @@
-"""Who is answered, and what every answer carries."""
+"""Clients that are answered, and the headers of every response."""
 
 from pathlib import Path
 

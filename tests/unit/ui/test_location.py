@@ -1,4 +1,4 @@
-"""What pages read is bounded, read once, and right while the log grows, is collected, or has an unfinished epoch."""
+"""Reads of pages are bounded, made once, and right while the log grows, is cleaned up, or has an unfinished epoch."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from statebed.ui.views import PLOTTED, epochs_view, job_view
 
 
 class CountingStore(ScopedStore):
-    """Counts what is asked of a store."""
+    """Counts the calls to a store."""
 
     def __init__(self, folder: Path, job: str) -> None:
         super().__init__(LocalStore(folder), job)
@@ -101,7 +101,7 @@ def test_epochs_that_are_collected_while_a_page_is_open_leave_it(tmp_path: Path)
         reader, _ = counted(tmp_path)
         assert [point.epoch for point in epochs_view(reader, before=None).points] == [4, 3, 2, 1]
         run.tick(epochs=9)
-        assert run._cluster.run.collect().records
+        assert run._cluster.run.clean_up().records
         shown = epochs_view(reader, before=None).points
     assert [point.epoch for point in shown] == [13, 12, 11]
     assert all(point.is_readable for point in shown)

@@ -82,7 +82,7 @@ def test_rows_are_searched_by_key_and_condition_and_say_what_was_read(client: Da
     assert one.text.count("<bdi>driver 7</bdi>") == 1
     assert "row group" in one.text
     none = client.get(rows, params={"key0": "nobody"})
-    assert "No row answers that." in none.text
+    assert "No row matches." in none.text
     some = client.get(rows, params={"where": "driver like 'driver 1%' and total > 0"})
     assert "<bdi>driver 1</bdi>" in some.text
     assert "<bdi>driver 7</bdi>" not in some.text

@@ -7,7 +7,7 @@ import pytest
 
 from statebed.present import units
 from statebed.ui import visible_text
-from statebed.ui.cache import Cache
+from statebed.ui.location import Cache
 
 MODULES = [
     *("statebed.ui.visible_text", "statebed.ui.security", "statebed.ui.addresses", "statebed.present.units"),

@@ -1,9 +1,8 @@
 """Accumulators of the aggregates: rows to partials, partials to partials, partials to results."""
 
-from statebed.aggregates.accumulators.base import Accumulator
+from statebed.aggregates.accumulators.base import Accumulator, MadeOfParts
 from statebed.aggregates.accumulators.bits import BitOperation, Bits
-from statebed.aggregates.accumulators.counted import Counted
-from statebed.aggregates.accumulators.counts import Count
+from statebed.aggregates.accumulators.counts import Count, Counted
 from statebed.aggregates.accumulators.extremes import End, Extreme, ExtremeBy, has_order
 from statebed.aggregates.accumulators.finishes import (
     AllValues,
@@ -22,10 +21,17 @@ from statebed.aggregates.accumulators.hyperloglog import (
     DistinctSketch,
     registers_of,
 )
-from statebed.aggregates.accumulators.joined import Joined
 from statebed.aggregates.accumulators.means import MORE_DIGITS, Mean
 from statebed.aggregates.accumulators.moments import MomentFunction, Moments
-from statebed.aggregates.accumulators.multisets import CollectedList, EntryColumn, Finish, Multiset, multiset_of
+from statebed.aggregates.accumulators.multisets import (
+    CollectedList,
+    EntryAccumulator,
+    EntryColumn,
+    Finish,
+    Joined,
+    Multiset,
+    multiset_of,
+)
 from statebed.aggregates.accumulators.sketches import ApproximatePercentile
 from statebed.aggregates.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 from statebed.aggregates.accumulators.user_defined import (
@@ -56,6 +62,7 @@ __all__ = [
     "DistinctSketch",
     "DistinctSum",
     "End",
+    "EntryAccumulator",
     "EntryColumn",
     "Extreme",
     "ExtremeBy",
@@ -63,6 +70,7 @@ __all__ = [
     "FloatSum",
     "IntegerSum",
     "Joined",
+    "MadeOfParts",
     "Mean",
     "MomentFunction",
     "Moments",

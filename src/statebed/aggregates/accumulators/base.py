@@ -8,11 +8,12 @@ fold with a negative weight, and it may arrive before the row that it retracts.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
+from statebed.aggregates.parts import Part, PartInputs
 from statebed.arrays.columns import from_numpy
 from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.errors import InputError
@@ -45,6 +46,17 @@ class Accumulator(Protocol):
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         """Return the result of each partial."""
+
+
+@runtime_checkable
+class MadeOfParts(Accumulator, Protocol):
+    """Accumulator whose partials can be made of parts, which Spark computes before rows are shuffled."""
+
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        """Return the parts to compute for each group; None if this is not possible for these types of inputs."""
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:
+        """Return the partials of groups; `parts` are in the order of `parts()`."""
 
 
 def piece_by_piece(

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.aggregates.accumulators.base import check_weights
+from statebed.aggregates.parts import Part, PartInputs, Reduce
 from statebed.arrays.columns import fixed_width_values, from_numpy, validity
 from statebed.arrays.grouping import Grouping, Integers
 
@@ -24,6 +25,11 @@ class BitOperation(enum.Enum):
         """Ufunc that combines whole arrays."""
         function: np.ufunc = getattr(np, self.value)
         return function
+
+    @property
+    def reduce(self) -> Reduce:
+        """Reduction of the values of a group before rows are shuffled."""
+        return {"bitwise_and": Reduce.BIT_AND, "bitwise_or": Reduce.BIT_OR, "bitwise_xor": Reduce.BIT_XOR}[self.value]
 
     @property
     def neutral(self) -> int:
@@ -67,3 +73,9 @@ class Bits:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return partials[0]
+
+    def parts(self, inputs: PartInputs) -> list[Part]:
+        return [Part(inputs.part_name("b"), self.operation.reduce, self.kind, inputs.factors)]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        return list(parts)

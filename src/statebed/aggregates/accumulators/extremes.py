@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.aggregates.accumulators.base import check_weights
+from statebed.aggregates.parts import Part, PartInputs, Reduce, can_be_reversed
 from statebed.arrays.columns import fixed_width_values, from_numpy, validity
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.key_hash import normalise_key
@@ -25,6 +26,11 @@ class End(enum.Enum):
 
     SMALLEST = "smallest"
     LARGEST = "largest"
+
+    @property
+    def reduce(self) -> Reduce:
+        """Reduction of the values of a group before rows are shuffled."""
+        return Reduce.MIN if self is End.SMALLEST else Reduce.MAX
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,12 @@ class Extreme:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return partials[0]
+
+    def parts(self, inputs: PartInputs) -> list[Part]:
+        return [Part(inputs.part_name("e"), self.end.reduce, self.kind, inputs.factors)]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        return list(map(normalise_key, parts))
 
     def _reduce(self, values: pa.Array, grouping: Grouping) -> pa.Array:
         """Reduce without sorting, for numbers that numpy compares."""
@@ -109,6 +121,21 @@ class ExtremeBy:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return partials[0]
+
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        value, by = inputs.factors
+        largest = self.end is End.LARGEST
+        # Ties go to the smallest value, so for the largest one of the two orders must be reversed.
+        if largest and not (can_be_reversed(self.by) or can_be_reversed(self.kind)):
+            return None
+        reduce = Reduce.MAX_BY if largest else Reduce.MIN_BY
+        return [
+            Part(inputs.part_name("v"), reduce, self.kind, (value,), by=by),
+            Part(inputs.part_name("e"), self.end.reduce, self.by, (by,)),
+        ]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        return list(map(normalise_key, parts))
 
 
 def has_order(kind: pa.DataType) -> bool:

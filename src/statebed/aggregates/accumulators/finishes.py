@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statebed.aggregates.accumulators.base import Accumulator
 from statebed.aggregates.accumulators.bits import BitOperation
 from statebed.aggregates.accumulators.doubles import as_doubles
 from statebed.aggregates.accumulators.extremes import End
-from statebed.aggregates.accumulators.multisets import Multisets, list_array
+from statebed.aggregates.accumulators.multisets import Multisets, list_array, repeated_values
+from statebed.aggregates.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 from statebed.aggregates.exact_sums import Doubles
 from statebed.arrays.columns import fixed_width_values, float64_values, from_numpy, one_chunk
 from statebed.arrays.grouping import Grouping, Integers, equal_neighbours
@@ -52,10 +52,8 @@ class AllValues:
         return pa.list_(pa.field("element", values))
 
     def result(self, sets: Multisets) -> pa.Array:
-        before = np.concatenate(([0], np.cumsum(sets.counts)))
-        rows = np.repeat(np.arange(len(sets.counts), dtype=np.int64), sets.counts)
-        values = sets.values.take(from_numpy(rows, pa.int64()))
-        return list_array(self.kind(values.type), before[sets.offsets], values)
+        values, offsets = repeated_values(sets)
+        return list_array(self.kind(values.type), offsets, values)
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class CombinedBits(_SameKind):
 class DistinctSum:
     """Sum of the distinct values; null if there are none."""
 
-    sum: Accumulator
+    sum: IntegerSum | FloatSum | DecimalSum
 
     def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the sum knows
         return self.sum.output_field.type
@@ -145,9 +143,9 @@ class Percentile:
         between = _between(lower, upper, place - low)
         return from_numpy(between, pa.float64(), valid=sets.sizes > 0)
 
-    def between(self, lower: float, upper: float, share: float) -> float:
-        """Interpolate between one value and the next."""
-        return float(_between(np.array([lower]), np.array([upper]), np.array([share]))[0])
+    def between(self, lower: Doubles, upper: Doubles, share: Doubles) -> Doubles:
+        """Interpolate between values and the next ones."""
+        return _between(lower, upper, share)
 
 
 def _between(lower: Doubles, upper: Doubles, share: Doubles) -> Doubles:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from statebed.aggregates.accumulators.base import check_weights
 from statebed.aggregates.accumulators.datasketches import VALUES, Codes, codes_of_numbers, codes_of_sketches
 from statebed.aggregates.exact_sums import Doubles
+from statebed.aggregates.parts import Part, PartInputs, Reduce
 from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.key_hash import hash_columns, normalise_key
@@ -74,6 +75,12 @@ class DistinctSketch:
         for start, end in itertools.pairwise(cuts):
             found[start:end] = self._finished(codes.slice(start, end - start), lengths[start:end])
         return from_numpy(found, pa.int64())
+
+    def parts(self, inputs: PartInputs) -> list[Part]:
+        return [Part(inputs.part_name("d"), Reduce.SKETCH, CODES, inputs.factors, precision=self.precision)]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        return list(parts)
 
     def _finished(self, codes: pa.Array, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         groups = len(codes)

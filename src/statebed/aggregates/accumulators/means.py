@@ -13,6 +13,7 @@ import pyarrow as pa
 from statebed.aggregates.accumulators.base import zero_for_null
 from statebed.aggregates.accumulators.counts import Count
 from statebed.aggregates.accumulators.sums import DecimalSum, FloatSum, IntegerSum, largest_size
+from statebed.aggregates.parts import Part, PartInputs
 from statebed.arrays.columns import float64_values, from_numpy, int64_values, validity
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.sort_order import unscaled
@@ -63,6 +64,14 @@ class Mean:
             high = np.where(validity(partials[1]), int64_values(partials[1]), np.int64(0))
             sums = int64_values(total).astype(np.float64) + high.astype(np.float64) * _TWO_64
         return from_numpy(sums / numbers, pa.float64(), valid=some)
+
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        sums = None if isinstance(self.sum, FloatSum) else self.sum.parts(inputs)
+        return None if sums is None else [*sums, inputs.count()]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:
+        assert not isinstance(self.sum, FloatSum)
+        return [*self.sum.from_parts(inputs, parts[:-1]), parts[-1]]
 
     def _decimal(self, decimals: DecimalSum, total: pa.Array, counts: pa.Array) -> pa.Array:
         # Use Python integers: Arrow divides some wide decimals incorrectly.

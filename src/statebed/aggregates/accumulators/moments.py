@@ -15,7 +15,9 @@ import pyarrow as pa
 from statebed.aggregates.accumulators.base import check_weights, piece_by_piece, weight_of
 from statebed.aggregates.accumulators.counts import Count
 from statebed.aggregates.accumulators.doubles import DoubleSum, Wide, as_doubles, product
+from statebed.aggregates.accumulators.moment_parts import moment_parts, moment_terms
 from statebed.aggregates.exact_sums import Doubles
+from statebed.aggregates.parts import Part, PartInputs
 from statebed.arrays.columns import float64_values, from_numpy, int64_values, validity
 from statebed.arrays.grouping import Flags, Grouping, Integers
 
@@ -113,6 +115,15 @@ class Moments:
             part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
         ]
         return (from_numpy(counts, pa.int64()), *sums)
+
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        integers = all(map(pa.types.is_signed_integer, inputs.kinds))
+        return moment_parts(inputs, self.sum_words) if integers else None
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:
+        counts, terms = moment_terms(inputs, self.sum_words, parts)
+        each = np.arange(len(counts), dtype=np.int64)
+        return list(self.of_terms(counts, terms, counts > 0, Grouping(order=each, starts=each)))
 
     @property
     def sum_words(self) -> tuple[str, ...]:

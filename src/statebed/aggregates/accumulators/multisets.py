@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.aggregates.accumulators.base import check_weights, weight_of
+from statebed.aggregates.accumulators.base import Accumulator, check_weights, weight_of
 from statebed.arrays.columns import from_numpy, int64_values, validity
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.key_hash import normalise_key
@@ -50,6 +50,24 @@ class Multisets:
     def owners(self) -> Integers:
         """Group of each entry."""
         return np.repeat(np.arange(len(self.sizes), dtype=np.int64), self.sizes)
+
+
+class EntryAccumulator(Accumulator, Protocol):
+    """Accumulator whose state is a multiset of entries, which can also be stored as one row per entry."""
+
+    @property
+    def name(self) -> str:
+        """Name of the result."""
+
+    @property
+    def columns(self) -> tuple["EntryColumn", ...]:
+        """Columns of the entries, in sort order."""
+
+    def entries(self, partials: Sequence[pa.Array]) -> Multisets:
+        """Return the entries in partials, each with its count."""
+
+    def result(self, sets: Multisets) -> pa.Array:
+        """Return the result of each group from all its entries; counts are positive."""
 
 
 class Finish(Protocol):
@@ -112,21 +130,23 @@ class Multiset:
         return self._lists(sets.columns, sets.counts, np.repeat(grouping.group_of_rows(), sets.sizes), grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return self.finishing.result(present(multisets_of(partials))).cast(self.output_field.type)
+        return self.result(present(self.entries(partials)))
+
+    def entries(self, partials: Sequence[pa.Array]) -> Multisets:
+        return multisets_of(partials)
+
+    def result(self, sets: Multisets) -> pa.Array:
+        return self.finishing.result(sets).cast(self.output_field.type)
 
     def _lists(
         self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
     ) -> tuple[pa.Array, ...]:
         """Build lists in which equal entries of one group are combined."""
-        order, starts = _distinct(owners, columns)
-        summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
-        kept = order[starts[summed != 0]]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners[kept], minlength=grouping.groups))))
-        distinct = [values.take(from_numpy(kept, pa.int64())) for values in columns]
+        sets = combined_sets(owners, columns, counts, groups=grouping.groups)
         return tuple(
-            list_array(field.type, offsets, column)
+            list_array(field.type, sets.offsets, column)
             for field, column in zip(
-                self.partial_fields, [*distinct, from_numpy(summed[summed != 0], pa.int64())], strict=True
+                self.partial_fields, [*sets.columns, from_numpy(sets.counts, pa.int64())], strict=True
             )
         )
 
@@ -136,7 +156,19 @@ def multiset_of(name: str, value: pa.DataType, finishing: Finish) -> Multiset:
     return Multiset(name, (EntryColumn("values", value, 0),), finishing)
 
 
-def _distinct(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
+def combined_sets(owners: Integers, columns: Sequence[pa.Array], counts: Integers, *, groups: int) -> Multisets:
+    """Build the multiset of each group from entries in any order: counts of equal entries are added, and entries with
+    count 0 are dropped.
+    """
+    order, starts = distinct_entries(owners, columns)
+    summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
+    kept = order[starts[summed != 0]]
+    sizes = np.bincount(owners[kept], minlength=groups).astype(np.int64)
+    rows = from_numpy(kept, pa.int64())
+    return Multisets(tuple(values.take(rows) for values in columns), summed[summed != 0], sizes)
+
+
+def distinct_entries(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
     """Return rows in the order of owners and columns, and the positions at which a different entry begins."""
     keys = [owners, *_keys(columns)]
     order = sorted_by(keys)
@@ -207,6 +239,33 @@ class CollectedList:
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return partials[0]
 
+    @property
+    def columns(self) -> tuple[EntryColumn, ...]:
+        """Columns of the entries, with the bits of floats, because the result keeps -0.0 and 0.0 apart."""
+        bits = [] if self._bits is None else [EntryColumn("bits", self._bits, 0)]
+        return (EntryColumn("times", self.time, 1), EntryColumn("values", self.value, 0), *bits)
+
+    def entries(self, partials: Sequence[pa.Array]) -> Multisets:
+        values, times = (column.flatten() for column in partials)
+        lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
+        owners = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+        bits = [] if self._bits is None else [values.view(self._bits)]
+        columns = [times, normalise_key(values), *bits]
+        return combined_sets(owners, columns, np.ones(len(owners), dtype=np.int64), groups=len(lengths))
+
+    def result(self, sets: Multisets) -> pa.Array:
+        repeated, offsets = repeated_values(sets)
+        return list_array(
+            self.output_field.type, offsets, repeated if self._bits is None else repeated.view(self.value)
+        )
+
+    @property
+    def _bits(self) -> pa.DataType | None:
+        """Type with the bits of the values, if equal values may differ in them."""
+        if not pa.types.is_floating(self.value):
+            return None
+        return pa.int64() if pa.types.is_float64(self.value) else pa.int32()
+
     def _lists(self, values: pa.Array, times: pa.Array, owners: Integers, grouping: Grouping) -> tuple[pa.Array, ...]:
         order = from_numpy(sorted_by([owners, *_keys([times, values])]), pa.int64())
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners, minlength=grouping.groups))))
@@ -217,9 +276,62 @@ class CollectedList:
         )
 
 
+def repeated_values(sets: Multisets) -> tuple[pa.Array, Integers]:
+    """Return the values of all groups, each as often as it counts, and the offset at which each group begins."""
+    before = np.concatenate(([0], np.cumsum(sets.counts)))
+    rows = np.repeat(np.arange(len(sets.counts), dtype=np.int64), sets.counts)
+    return sets.values.take(from_numpy(rows, pa.int64())), before[sets.offsets]
+
+
 def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
     """Build lists from consecutive slices of `values`."""
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"lists of {offsets[-1]} values are too many for one column")
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=[values])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Texts that another accumulator collects, joined with a delimiter; null if there are none."""
+
+    inner: EntryAccumulator
+    delimiter: str
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return self.inner.partial_fields
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.inner.output_field.name, pa.string())
+
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        return self.inner.fold(inputs, grouping, weights)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.inner.merge(partials, grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return self._joined(self.inner.finish(partials))
+
+    @property
+    def columns(self) -> tuple[EntryColumn, ...]:
+        return self.inner.columns
+
+    def entries(self, partials: Sequence[pa.Array]) -> Multisets:
+        return self.inner.entries(partials)
+
+    def result(self, sets: Multisets) -> pa.Array:
+        return self._joined(self.inner.result(sets))
+
+    def _joined(self, lists: pa.Array) -> pa.Array:
+        some = int64_values(pc.list_value_length(lists).cast(pa.int64())) > 0
+        rows = from_numpy(np.arange(len(some), dtype=np.int64), pa.int64(), valid=some)
+        return pc.binary_join(lists, self.delimiter).take(rows)

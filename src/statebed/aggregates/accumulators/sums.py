@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from statebed.aggregates.accumulators.base import check_weights
 from statebed.aggregates.accumulators.doubles import DoubleSum, as_doubles
+from statebed.aggregates.parts import Part, PartInputs, Reduce
 from statebed.arrays.columns import float64_values, from_numpy, int64_values, validity
 from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.arrays.sort_order import unscaled
@@ -25,6 +26,8 @@ _WORD = np.int64(32)
 _MOST = np.iinfo(np.int64).max
 _MOST_HALVES = 1 << 31
 """Number of halves of 64-bit numbers whose sum, without signs, fits into 64 bits."""
+_MOST_DIGITS = 28
+"""Maximum precision of decimals in parts; ten more digits leave room for the sum of all rows of a batch."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,27 @@ class IntegerSum:
             )
         return low
 
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        if not pa.types.is_signed_integer(inputs.kinds[0]):
+            return None
+        if inputs.kinds[0].bit_width < _WORD * 2:
+            return [Part(inputs.part_name("s"), Reduce.SUM, pa.int64(), inputs.factors)]
+        return [
+            Part(inputs.part_name("l"), Reduce.LOW_SUM, pa.int64(), inputs.factors),
+            Part(inputs.part_name("h"), Reduce.HIGH_SUM, pa.int64(), inputs.factors),
+        ]
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        if len(parts) == 1:
+            return [parts[0], pa.nulls(len(parts[0]), pa.int64())]
+        valid = validity(parts[0])
+        lower, upper = (np.where(valid, int64_values(part), np.int64(0)) for part in parts)
+        total, excess = _joined_halves(lower, upper)
+        return [
+            from_numpy(total, pa.int64(), valid=None if bool(valid.all()) else valid),
+            from_numpy(excess, pa.int64(), valid=excess != 0),
+        ]
+
     def _add(
         self, low: pa.Array, high: pa.Array | None, grouping: Grouping, weights: Integers | None
     ) -> tuple[pa.Array, ...]:
@@ -89,10 +113,14 @@ def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) ->
     lower, upper = values & _LOW_BITS, values >> _WORD
     if weights is not None:
         lower, upper = lower * weights, upper * weights
-    lower_sum = grouping.add(lower)
-    upper_sum = grouping.add(upper) + (lower_sum >> _WORD)
-    excess = (upper_sum + np.int64(1 << 31)) >> _WORD
-    return ((upper_sum - (excess << _WORD)) << _WORD) | (lower_sum & _LOW_BITS), excess
+    return _joined_halves(grouping.add(lower), grouping.add(upper))
+
+
+def _joined_halves(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
+    """Return `upper * 2**32 + lower` modulo 2**64 as int64, and the multiples of 2**64 to add."""
+    upper = upper + (lower >> _WORD)
+    excess = (upper + np.int64(1 << 31)) >> _WORD
+    return ((upper - (excess << _WORD)) << _WORD) | (lower & _LOW_BITS), excess
 
 
 def _decimals(low: Integers, high: Integers, valid: Flags, kind: pa.DataType) -> pa.Array:
@@ -193,6 +221,13 @@ class DecimalSum:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return self._narrow(partials[0], self.output_field.type)
+
+    def parts(self, inputs: PartInputs) -> list[Part] | None:
+        part = Part(inputs.part_name("s"), Reduce.SUM, pa.decimal128(38, self.scale), inputs.factors)
+        return [part] if inputs.kinds[0].precision <= _MOST_DIGITS else None
+
+    def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
+        return list(parts)
 
     def _narrow(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
         try:

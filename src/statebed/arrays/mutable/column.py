@@ -48,19 +48,19 @@ class Places:
 
     def __init__(self, hashes: Sequence[npt.NDArray[np.uint64]]) -> None:
         """Compute the positions from the hashes of each run."""
-        self._count = sum(len(one) for one in hashes)
+        self._count = sum(len(run_hashes) for run_hashes in hashes)
         if (loops := loops_for(self._count)) is not None:
-            self._at = [np.arange(len(one), dtype=np.int64) for one in hashes]
+            self._at = [np.arange(len(run_hashes), dtype=np.int64) for run_hashes in hashes]
             for first, second in itertools.combinations(range(len(hashes)), 2):
                 loops.make_room(hashes[first], hashes[second], self._at[first], self._at[second])
             return
-        self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
+        self._at = [np.empty(len(run_hashes), dtype=np.int64) for run_hashes in hashes]
         edges = max(hashes, key=len)[_AT_ONCE::_AT_ONCE]
-        cuts = [cuts_at(one, edges) for one in hashes]
+        cuts = [cuts_at(run_hashes, edges) for run_hashes in hashes]
         for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
             parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
             # A stable sort detects sorted parts and merges them.
-            joined = np.concatenate([one[part] for one, part in zip(hashes, parts, strict=True)])
+            joined = np.concatenate([run_hashes[part] for run_hashes, part in zip(hashes, parts, strict=True)])
             order = np.argsort(joined, kind="stable")
             places = np.empty_like(order)
             places[order] = np.arange(sum(starts), sum(ends), dtype=np.int64)

@@ -72,7 +72,7 @@ class TextColumn:
         if not isinstance(other, TextColumn):
             return other.equals(others, self.take(rows))
         count, every = max(len(self.words), len(other.words)), np.arange(len(rows), dtype=np.int64)
-        ours, theirs = (one.select(at).packed.widened(count).words for one, at in ((self, rows), (other, others)))
+        ours, theirs = (column.select(at).packed.widened(count).words for column, at in ((self, rows), (other, others)))
         return equal_words(ours, every, theirs, every, np.ones(len(rows), dtype=np.bool_))
 
     def repeats(self, maybe: Mask) -> Mask:

@@ -142,7 +142,7 @@ def gc(
     """Remove objects that no retained epoch, savepoint or reader needs."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
-    from statebed.maintain import RemovedFiles, collect_garbage, find_garbage
+    from statebed.maintain import RemovedFiles, find_garbage, remove_garbage
     from statebed.quantities import parse_duration
 
     log, grace_us = open_log(state, job), parse_duration(grace)
@@ -153,17 +153,16 @@ def gc(
         else:
             if found:
                 output.print_table(render_changes.garbage_table(found), ())
-            nbytes = units.size(sum(one.size for one in found))
-            output.say(f"would remove {render_changes.many(len(found), 'object')}, {nbytes}")
+            nbytes = units.size(sum(object_.size for object_ in found))
+            output.say(f"would remove {units.plural(len(found), 'object')}, {nbytes}")
         return
-    done = collect_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
+    done = remove_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
     if isinstance(done, RemovedFiles):
         if json:
             output.print_json(render_changes.as_json(done))
         else:
             records, others = (
-                render_changes.many(count, noun)
-                for count, noun in ((done.records, "record"), (done.objects, "other object"))
+                units.plural(count, noun) for count, noun in ((done.records, "record"), (done.objects, "other object"))
             )
             output.say(f"removed {records}, {others}")
         return

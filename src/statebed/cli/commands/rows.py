@@ -44,7 +44,7 @@ Results = Annotated[
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 shows all.")]
 
 
-def _question(
+def _request(
     state: str, job: str | None, *, key: list[str] | None, columns: list[str] | None = None, **more: Any
 ) -> "TableRequest":
     """Build the table request that the options describe."""
@@ -77,7 +77,7 @@ def state(
     ] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Also show the columns _key_hash and _seq.")] = False,
     results: Results = False,
-    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
+    output_format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,
     json: Json = False,
 ) -> None:
     """Show rows of state, by key, time, condition or SQL, at any retained epoch."""
@@ -87,16 +87,16 @@ def state(
 
     asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal, results=results)
-    shown = state_rows.Shown(Format.JSON if json else format, limit or None)
+    request = _request(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal, results=results)
+    shown = state_rows.OutputOptions(Format.JSON if json else output_format, limit or None)
     if sql:
-        state_rows.print_query(question, sql, shown)
+        state_rows.print_query(request, sql, shown)
     elif count:
-        state_rows.print_count(question, shown)
+        state_rows.print_count(request, shown)
     elif scan:
-        state_rows.print_scan(question, shown)
+        state_rows.print_scan(request, shown)
     else:
-        state_rows.print_rows(question, shown)
+        state_rows.print_rows(request, shown)
 
 
 @app.command()
@@ -117,8 +117,8 @@ def get(
     from statebed.cli import key_lookup
 
     asked: dict[str, Any] = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
-    question = _question(state, job, key=key, **asked, results=results)
-    found = key_lookup.print_key(question, limit=limit or None, as_json=json)
+    request = _request(state, job, key=key, **asked, results=results)
+    found = key_lookup.print_key(request, limit=limit or None, as_json=json)
     if not found:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -144,14 +144,25 @@ def diff(
         bool, typer.Option("--rows", help="Show the changed rows; implied by --operator and --table.")
     ] = False,
     limit: Limit = ROWS,
-    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Then show the changes of each new epoch, up to UNTIL if it is given.")
+    ] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks at the log.")] = 1.0,
+    output_format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Show what changed between two epochs: for the whole job, or row by row for one table."""
+    """Show what changed between two epochs: for the whole job, or row by row for one table.
+
+    With --follow, keep showing the changed rows of a table as epochs are committed, until Ctrl-C.
+    """
     from statebed.cli import epoch_diff, state_rows
 
-    shown = state_rows.Shown(Format.JSON if json else format, limit or None)
-    if rows or operator or table:
+    shown = state_rows.OutputOptions(Format.JSON if json else output_format, limit or None)
+    if follow:
+        epoch_diff.follow_rows(
+            state, job, since=since, until=until, operator=operator, table=table, shown=shown, every_seconds=every
+        )
+    elif rows or operator or table:
         epoch_diff.print_rows(state, job, since=since, until=until, operator=operator, table=table, shown=shown)
     else:
         epoch_diff.print_job(state, job, since=since, until=until, as_json=json)
@@ -180,7 +191,7 @@ def export(
     end: End = None,
     columns: Columns = None,
     results: Results = False,
-    format: Annotated[  # noqa: A002 - the option's name
+    file_format: Annotated[
         FileFormat | None,
         typer.Option("--format", help="File format; default: Parquet, or CSV if OUTPUT ends in .csv."),
     ] = None,
@@ -191,5 +202,5 @@ def export(
 
     asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, results=results)
-    export.export(question, output, suffix=f".{format}" if format else None, as_json=json)
+    request = _request(state, job, key=key, columns=columns, **asked, **narrowed, results=results)
+    export.export(request, output, suffix=f".{file_format}" if file_format else None, as_json=json)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.expressions import types
-from statebed.expressions.casts import from_text, number_casts, time_casts, to_text
+from statebed.expressions.casts import from_text, nested_casts, number_casts, time_casts, to_text
 from statebed.expressions.mistakes import RowFailure, TextSpan
 from statebed.expressions.terms import Constant, Datum, Term, applied, arrays, constant
 
@@ -30,7 +30,7 @@ def convert(term: Term, kind: pa.DataType, *, place: TextSpan | None = None, len
     if conversion is None:
         raise at.type_mistake(
             f"{types.type_name(term.type)} cannot be cast to {types.type_name(kind)}",
-            fix="take it apart first, or go by way of string",
+            fix="cast one of its parts, or cast it to string first",
         )
     never = _always_fits(term.type, kind)
     kernel = partial(_run, conversion, kind, lenient)
@@ -83,12 +83,17 @@ def _run(conversion: Conversion, kind: pa.DataType, lenient: bool, datum: Datum)
 def _shown(example: pa.Array) -> str:
     if example.type == types.TEXT:
         return repr(example[0].as_py())
+    if pa.types.is_nested(example.type):
+        return str(example[0].as_py())
     # Convert through Arrow, because Python has no years beyond 9999.
     return str(pc.cast(example, pa.string())[0].as_py())
 
 
 def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether every value of `source` can be represented in `target`."""
+    if pa.types.is_nested(target):
+        parts = [(source.field(index).type, target.field(index).type) for index in range(target.num_fields)]
+        return all(kind in (other, types.NULL) or _always_fits(kind, other) for kind, other in parts)
     if target in (types.TEXT, types.BINARY, types.BOOLEAN) or types.is_float(target):
         return bool(source != types.TEXT or target == types.BINARY)
     if types.is_integer(source) and types.is_integer(target):
@@ -101,7 +106,7 @@ def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(source == types.BOOLEAN or (types.is_timestamp(source) and types.has_time(target)))
 
 
-def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
+def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:  # noqa: PLR0911 - one for each kind
     if types.is_float(source) and types.is_decimal(target):
         return from_text.float_to_decimal
     if types.is_number(source) and types.is_number(target):
@@ -110,6 +115,8 @@ def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
         return from_text.READERS.get("decimal" if types.is_decimal(target) else target)
     if target == types.TEXT:
         return to_text.writer(source)
+    if pa.types.is_nested(source) or pa.types.is_nested(target):
+        return nested_casts.conversion(source, target, _conversion)
     if types.BOOLEAN in (source, target):
         return number_casts.with_boolean(source, target)
     return time_casts.conversion(source, target)

@@ -1,25 +1,64 @@
 """Functions and operators. Each is a builder that resolves types and returns a term with a kernel."""
 
+import pyarrow as pa
+
 from statebed.expressions import types
-from statebed.expressions.casts import convert
-from statebed.expressions.functions import arithmetic, comparisons, conditions, maths, nested, patterns, strings, times
-from statebed.expressions.sites import Builder, of
+from statebed.expressions.functions import (
+    arithmetic,
+    bits,
+    calendar,
+    characters,
+    comparisons,
+    conditions,
+    hashes,
+    lambdas,
+    lenient,
+    list_sets,
+    lists,
+    maps,
+    maths,
+    nested,
+    number_bases,
+    number_parts,
+    patterns,
+    strings,
+    times,
+    trigonometry,
+    urls,
+)
+from statebed.expressions.sites import Builder
 
 __all__ = ["FUNCTIONS"]
 
+_CASTS = ["boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp", "binary"]
+_MODULES = [
+    arithmetic,
+    bits,
+    calendar,
+    characters,
+    comparisons,
+    conditions,
+    hashes,
+    lambdas,
+    lenient,
+    list_sets,
+    lists,
+    maps,
+    maths,
+    nested,
+    number_bases,
+    number_parts,
+    patterns,
+    strings,
+    times,
+    trigonometry,
+    urls,
+]
+
+
 FUNCTIONS: dict[str, Builder] = {
-    **arithmetic.BUILDERS,
-    **comparisons.BUILDERS,
-    **conditions.BUILDERS,
-    **maths.BUILDERS,
-    **nested.BUILDERS,
-    **patterns.BUILDERS,
-    **strings.BUILDERS,
-    **times.BUILDERS,
-    **{
-        name: of(lambda site, kind=kind: convert(site.operands[0], kind, place=site.place), 1)  # type: ignore[misc]
-        for name, kind in types.NAMED.items()
-        if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
-    },
+    **{name: builder for module in _MODULES for name, builder in module.BUILDERS.items()},
+    **{name: times.conversion(types.NAMED[name]) for name in _CASTS},
+    "decimal": times.conversion(pa.decimal128(10, 0)),
 }
 """Functions and operators by name."""

@@ -8,6 +8,7 @@ from functools import partial, reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.nested_order import encoded
 from statebed.expressions import types
 from statebed.expressions.casts import as_decimal, convert
 from statebed.expressions.sites import Builder, Site, of, of_many
@@ -34,7 +35,14 @@ def in_common_type(site: Site, *operands: Term) -> list[Term]:
 
 def comparison(sign: str, kind: pa.DataType) -> Comparison:
     """Return the comparison for values of a type; its result is null where an operand is null."""
+    if pa.types.is_nested(kind):
+        return partial(_of_nested, _PLAIN[sign])
     return partial(_of_floats, sign) if types.is_float(kind) else _PLAIN[sign]
+
+
+def _of_nested(compare: Comparison, left: Datum, right: Datum) -> pa.Array:
+    """Compare structs and lists for equality, part by part: null equals null, and NaN equals NaN."""
+    return compare(*(encoded(array) for array in arrays(left, right)))
 
 
 def _of_floats(sign: str, left: Datum, right: Datum) -> pa.Array:
@@ -64,7 +72,8 @@ def comparable(site: Site) -> tuple[Term, Term]:
     left, right = in_common_type(site, *operands)
     if left.type == types.NULL:
         return convert(left, types.BOOLEAN), convert(right, types.BOOLEAN)
-    if not types.has_order(left.type):
+    equality = site.function in {"=", "<>", "<=>", "nullif", "equal_null"} and types.is_equatable(left.type)
+    if not types.has_order(left.type) and not equality:
         raise site.wrong_types("values that can be compared")
     return left, right
 
@@ -84,12 +93,16 @@ def _in(site: Site) -> Term:
     operand, *listed = in_common_type(site, *site.operands)
     if operand.type == types.NULL:
         operand, *listed = (convert(term, types.BOOLEAN) for term in (operand, *listed))
-    if not types.has_order(operand.type):
+    if not types.is_equatable(operand.type):
         raise site.wrong_types("values that can be compared")
     nullable = any(term.nullable for term in (operand, *listed))
     constants = [term.constant for term in listed]
-    if all(found is not None for found in constants) and not types.is_float(operand.type):
-        known = [spread(found, 1) for found in constants if found.is_valid]  # type: ignore[union-attr]  # none is None
+    if (
+        all(value is not None for value in constants)
+        and types.has_order(operand.type)
+        and not types.is_float(operand.type)
+    ):
+        known = [spread(value, 1) for value in constants if value.is_valid]  # type: ignore[union-attr]  # none is None
         values = pa.concat_arrays([pa.nulls(0, operand.type), *known])
         kernel = partial(_is_in, values, len(known) < len(constants))
         return site.apply(kernel, types.BOOLEAN, operand, nullable=nullable)
@@ -139,6 +152,7 @@ def _outermost(beyond: Comparison, *data: Datum) -> pa.Array:
 BUILDERS: dict[str, Builder] = {
     **{sign: of(_compare, 2) for sign in _PLAIN},
     "<=>": of(_null_safe, 2),
+    "equal_null": of(_null_safe, 2),
     "in": of_many(_in, 2),
     "between": of(_between, 3),
     "greatest": of_many(_extreme, 2),

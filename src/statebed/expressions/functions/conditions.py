@@ -111,7 +111,7 @@ def as_condition(term: Term, function: str) -> Term:
         return convert(term, types.BOOLEAN)
     if term.type != types.BOOLEAN:
         raise term.place.type_mistake(
-            f"{function} takes a boolean here, not {types.type_name(term.type)}", fix="compare it: fare > 0"
+            f"{function} needs a boolean, got {types.type_name(term.type)}", fix="compare it: fare > 0"
         )
     return term
 

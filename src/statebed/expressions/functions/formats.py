@@ -47,7 +47,10 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
         if character == "'":
             end = pattern.find("'", position + 1)
             if end < 0:
-                raise place.mistake("a quote in this pattern is never closed")
+                raise place.mistake(
+                    "the pattern has a quote that is not closed",
+                    fix="close it; write two quotes for the character itself",
+                )
             pieces.append(Piece("", 0, pattern[position + 1 : end] or "'"))
             position = end + 1
             continue
@@ -56,7 +59,7 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
         if character.isascii() and character.isalpha():
             if not _is_known(character, width):
                 known = "yyyy yy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
-                raise place.mistake(f"date_format does not know {character * width!r}", fix=f"use of {known}")
+                raise place.mistake(f"date_format does not support {character * width!r}", fix=f"supported are {known}")
             pieces.append(Piece(character, width))
         else:
             pieces.append(Piece("", 0, character * width))

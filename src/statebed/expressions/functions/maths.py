@@ -1,6 +1,7 @@
 """Numeric functions: rounding as in Spark, roots, powers, logarithms."""
 
 from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ _EXACT = 2.0**52
 """Below this bound, halves of integers are exact doubles."""
 _LEAST_DIGITS = -40
 """Rounding to this many digits before the point, or more, gives 0 for every number."""
+_CONTEXT = Context(prec=800, Emin=-999999, Emax=999999)
 _LARGEST_EXACT_POWER = 22
 """Largest power of ten that is an exact double."""
 
@@ -46,13 +48,22 @@ def _round(site: Site) -> Term:
         if digits >= 0:
             return operand
         return site.apply(partial(_rounded_integers, digits), kind, operand, fallible=True)
+    target = rounded_type(kind, digits)
+    return site.apply(partial(_rounded_decimals, digits, target), target, operand, fallible=True)
+
+
+def rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
+    """Return the type of a decimal that is rounded to `digits` fractional digits."""
     whole = kind.precision - kind.scale + 1
     if digits < 0:
-        target = pa.decimal128(min(max(whole, 1 - digits), types.MOST_DIGITS), 0)
-    else:
-        scale = min(kind.scale, digits)
-        target = pa.decimal128(min(whole + scale, types.MOST_DIGITS), scale)
-    return site.apply(partial(_rounded_decimals, digits, target), target, operand, fallible=True)
+        return pa.decimal128(min(max(whole, 1 - digits), types.MOST_DIGITS), 0)
+    scale = min(kind.scale, digits)
+    return pa.decimal128(min(whole + scale, types.MOST_DIGITS), scale)
+
+
+def half_even(text: str, digits: int) -> Decimal:
+    """Round a number, given as text, half to even."""
+    return Decimal(text).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN, _CONTEXT)
 
 
 def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
@@ -133,6 +144,11 @@ def _doubles(kernel: Callable[[Doubles], Doubles], below: float | None, array: p
         return from_numpy(kernel(np.where(valid, values, 1.0)), pa.float64(), valid=valid)
 
 
+def _sign(values: Doubles) -> Doubles:
+    """Return -1, 0 or 1; a zero keeps its sign."""
+    return np.where(values == 0.0, values, np.sign(values))
+
+
 def _power(site: Site) -> Term:
     operands = [convert(operand, types.DOUBLE) for operand in site.operands]
     return site.apply(_raised, types.DOUBLE, *operands)
@@ -158,8 +174,8 @@ BUILDERS: dict[str, Builder] = {
     "ln": _of_double(np.log, below=0.0),
     "log10": _of_double(np.log10, below=0.0),
     "log2": _of_double(np.log2, below=0.0),
-    "sign": _of_double(np.sign),
-    "signum": _of_double(np.sign),
+    "sign": _of_double(_sign),
+    "signum": _of_double(_sign),
     "pow": of(_power, 2),
     "power": of(_power, 2),
 }

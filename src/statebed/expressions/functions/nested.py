@@ -9,21 +9,25 @@ import pyarrow.compute as pc
 from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.expressions import types
 from statebed.expressions.casts import convert
-from statebed.expressions.column_names import found_in
+from statebed.expressions.column_names import index_of_name
+from statebed.expressions.functions.maps import map_value
 from statebed.expressions.mistakes import RowFailure, TextSpan
 from statebed.expressions.sites import Builder, Site, of, of_many
 from statebed.expressions.terms import Datum, Term, applied, arrays
+
+_STRICT = {"[]", "element_at"}
+"""Functions that fail for a position outside the list."""
 
 
 def field_of(place: TextSpan, operand: Term, name: str) -> Term:
     """Return a field of a struct by its case-insensitive name."""
     if not pa.types.is_struct(operand.type):
         raise place.type_mistake(
-            f"{operand.place.snippet} is {types.type_name(operand.type)} and has no field {name!r}",
-            fix="a name with a dot in it stands in `backticks`",
+            f"there is no field {name!r}: the value has the type {types.type_name(operand.type)}",
+            fix="write a column name that contains a dot in `backticks`",
         )
     fields = [operand.type.field(index) for index in range(operand.type.num_fields)]
-    index = found_in(place, [field.name for field in fields], name, kind="field")
+    index = index_of_name(place, [field.name for field in fields], name, kind="field")
     field = fields[index]
     nullable = operand.nullable or field.nullable
     return applied(place, partial(_field, index), field.type, operand, nullable=nullable)
@@ -35,7 +39,7 @@ def _field(index: int, structs: pa.Array) -> pa.Array:
 
 def _named_struct(site: Site) -> Term:
     if len(site.operands) % 2:
-        raise site.place.mistake("named_struct takes names and values in turns")
+        raise site.place.mistake("named_struct needs a value after each name", fix="write named_struct('a', x, 'b', y)")
     names = [site.text_of(index) for index in range(0, len(site.operands), 2)]
     values = site.operands[1::2]
     fields = [pa.field(name, term.type, nullable=term.nullable) for name, term in zip(names, values, strict=True)]
@@ -53,10 +57,10 @@ def _element(site: Site) -> Term:
     """
     operand, index = site.operands
     if pa.types.is_map(operand.type):
-        return _map_value(site, operand, index)
+        return map_value(site, operand, index)
     if pa.types.is_struct(operand.type) and index.type == types.TEXT:
         return field_of(site.place, operand, site.text_of(1))
-    return _list_element(site, from_one=site.function == "element_at", strict=site.function != "get")
+    return _list_element(site, from_one=site.function.endswith("element_at"), strict=site.function in _STRICT)
 
 
 def _list_element(site: Site, *, from_one: bool, strict: bool) -> Term:
@@ -67,7 +71,7 @@ def _list_element(site: Site, *, from_one: bool, strict: bool) -> Term:
     nullable = operand.nullable or index.nullable or field.nullable or not strict
     kernel = partial(_taken, from_one, strict)
     operands = operand, convert(index, types.BIGINT)
-    return site.apply(kernel, field.type, *operands, nullable=nullable, fallible=strict)
+    return site.apply(kernel, field.type, *operands, nullable=nullable, fallible=strict or from_one)
 
 
 def _taken(from_one: bool, strict: bool, lists: Datum, indexes: Datum) -> pa.Array:
@@ -76,7 +80,7 @@ def _taken(from_one: bool, strict: bool, lists: Datum, indexes: Datum) -> pa.Arr
     starts, lengths = offsets[:-1], np.diff(offsets)
     position, valid = np.array(int64_values(wanted)), validity(rows) & validity(wanted)
     if from_one:
-        if strict and np.any(valid & (position == 0)):
+        if np.any(valid & (position == 0)):
             raise RowFailure("the element at 0 of a list that counts from 1", fix="the first element is at 1")
         position = np.where(position > 0, position - 1, position + lengths)
     outside = valid & ((position < 0) | (position >= lengths))
@@ -90,28 +94,10 @@ def _taken(from_one: bool, strict: bool, lists: Datum, indexes: Datum) -> pa.Arr
     return rows.values.take(from_numpy(np.where(there, starts + position, 0), pa.int64(), valid=there))
 
 
-def _map_value(site: Site, operand: Term, index: Term) -> Term:
-    if index.constant is None or not index.constant.is_valid:
-        raise index.place.type_mistake("a key of a map must be the same for all rows here", fix="write the key itself")
-    key = convert(index, operand.type.key_type).constant
-    return site.apply(partial(_looked_up, key), operand.type.item_type, operand, nullable=True)
-
-
-def _looked_up(key: pa.Scalar, maps: pa.Array) -> pa.Array:
-    return pc.map_lookup(maps, query_key=key, occurrence="first")
-
-
-def _size(site: Site) -> Term:
-    (operand,) = site.operands
-    if not pa.types.is_list(operand.type):
-        raise site.wrong_types("a list")
-    return site.apply(pc.list_value_length, types.INT)
-
-
 BUILDERS: dict[str, Builder] = {
     "named_struct": of_many(_named_struct, 2),
     "[]": of(_element, 2),
     "element_at": of(_element, 2),
     "get": of(_element, 2),
-    "size": of(_size, 1),
+    "try_element_at": of(_element, 2),
 }

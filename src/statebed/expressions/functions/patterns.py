@@ -8,8 +8,11 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import validity
 from statebed.expressions import types
+from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.functions.strings import as_text
+from statebed.expressions.list_parts import ListParts, put_together
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Term
 from statebed.expressions.text_limits import check_size, text_bytes
@@ -22,7 +25,7 @@ _OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslas
 def _like(site: Site) -> Term:
     escape = site.text_of(2) if len(site.operands) > 2 else "\\"  # noqa: PLR2004 - the third operand
     if len(escape) != 1:
-        raise site.operands[2].place.mistake("an escape is one character")
+        raise site.operands[2].place.mistake("the escape must be a single character")
     pattern = _with_backslashes(site, site.text_of(1), escape)
     kernel = partial(_matches_like, pattern, site.function == "ilike")
     return site.apply(kernel, types.BOOLEAN, as_text(site, site.operands[0]))
@@ -53,19 +56,21 @@ def _matches_like(pattern: str, ignore_case: bool, array: pa.Array) -> pa.Array:
     return pc.match_like(array, pattern=pattern, ignore_case=ignore_case)
 
 
-def _regular(site: Site, index: int) -> str:
+def regular(site: Site, index: int) -> str:
     """Return a regular expression after compiling it, so that constructs that RE2 lacks are found during binding."""
     pattern = site.text_of(index)
     try:
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
-        raise site.operands[index].place.mistake(f"a regular expression: {reason}", fix=_OUTSIDE_RE2) from None
+        raise site.operands[index].place.mistake(
+            f"the regular expression is invalid or not supported: {reason}", fix=_OUTSIDE_RE2
+        ) from None
     return pattern
 
 
 def _rlike(site: Site) -> Term:
-    kernel = partial(_matches, _regular(site, 1))
+    kernel = partial(_matches, regular(site, 1))
     return site.apply(kernel, types.BOOLEAN, as_text(site, site.operands[0]))
 
 
@@ -74,12 +79,14 @@ def _matches(pattern: str, array: pa.Array) -> pa.Array:
 
 
 def _extract(site: Site) -> Term:
-    pattern = _regular(site, 1)
+    pattern = regular(site, 1)
     group = site.integer_of(2) if len(site.operands) > 2 else 1  # noqa: PLR2004 - the third operand
     named, groups = _with_name(pattern, group)
     if not 0 <= group <= groups:
         at = site.operands[2] if len(site.operands) > 2 else site.operands[1]  # noqa: PLR2004 - as above
-        raise at.place.mistake(f"there is no group {group} in this regular expression", fix=f"it has {groups}")
+        raise at.place.mistake(
+            f"the regular expression has no group {group}", fix=f"the number of its groups is {groups}"
+        )
     return site.apply(partial(_extracted, named), types.TEXT, as_text(site, site.operands[0]))
 
 
@@ -118,7 +125,7 @@ def _extracted(pattern: str, array: pa.Array) -> pa.Array:
 
 
 def _regexp_replace(site: Site) -> Term:
-    pattern, instead = _regular(site, 1), site.text_of(2)
+    pattern, instead = regular(site, 1), site.text_of(2)
     # Java writes groups as $1, RE2 as \1.
     replacement = re.sub(r"\\(.)|\$(\d)", _group_reference, instead)
     kernel = partial(_regexp_replaced, pattern, replacement)
@@ -139,22 +146,80 @@ def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Arra
     return pc.replace_substring_regex(array, pattern=pattern, replacement=replacement)
 
 
+def _count(site: Site) -> Term:
+    kernel = partial(_counted, regular(site, 1))
+    return site.apply(kernel, types.INT, as_text(site, site.operands[0]))
+
+
+def _counted(pattern: str, array: pa.Array) -> pa.Array:
+    return pc.cast(pc.count_substring_regex(array, pattern=pattern), pa.int32())
+
+
+def _first_match(site: Site) -> Term:
+    """Build regexp_substr: the first match, or null."""
+    named, _ = _with_name(regular(site, 1), 0)
+    return site.apply(partial(_matched, named), types.TEXT, as_text(site, site.operands[0]), nullable=True)
+
+
+def _matched(pattern: str, array: pa.Array) -> pa.Array:
+    return pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
+
+
+def _position(site: Site) -> Term:
+    """Build regexp_instr: the position of the first match, from 1, or 0. The third operand has no effect in Spark."""
+    return site.apply(partial(_found_at, regular(site, 1)), types.INT, as_text(site, site.operands[0]))
+
+
+def _found_at(pattern: str, array: pa.Array) -> pa.Array:
+    # The text before the match, as characters.
+    before = pc.extract_regex(array, pattern=f"(?s)^(?P<before>.*?)(?:{_with_name(pattern, -1)[0]})")
+    length = pc.add(pc.utf8_length(pc.struct_field(before, "before")), pa.scalar(1, pa.int32()))
+    return pc.if_else(pc.is_valid(array), pc.fill_null(length, pa.scalar(0, pa.int32())), pa.scalar(None, pa.int32()))
+
+
+def _extract_all(site: Site) -> Term:
+    pattern = regular(site, 1)
+    group = site.integer_of(2) if len(site.operands) > 2 else 1  # noqa: PLR2004 - the third operand
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise site.operands[1].place.mistake(f"a regular expression: {error}", fix=_OUTSIDE_RE2) from None
+    if not 0 <= group <= compiled.groups:
+        raise site.operands[-1].place.mistake(
+            f"there is no group {group} in this regular expression", fix=f"it has {compiled.groups}"
+        )
+    kind = types.list_of(types.TEXT)
+    return site.apply(
+        partial(by_distinct, partial(_all_matches, compiled, group), kind), kind, as_text(site, site.operands[0])
+    )
+
+
+def _all_matches(pattern: re.Pattern[str], group: int, text: str) -> list[str]:
+    return [match[group] or "" for match in pattern.finditer(text)]
+
+
 def _split(site: Site) -> Term:
-    text, pattern = as_text(site, site.operands[0]), _regular(site, 1)
+    text, pattern = as_text(site, site.operands[0]), regular(site, 1)
+    limit = site.integer_of(2) if len(site.operands) > 2 else -1  # noqa: PLR2004 - the third operand
     if not pattern:
         raise site.operands[1].place.mistake(
-            "split() needs a separator, got an empty pattern", fix="give what stands between the parts"
+            "split() needs a separator, got an empty pattern", fix="pass the text that separates the parts"
         )
     kind = pa.list_(pa.field("element", pa.string(), nullable=False))
-    return site.apply(partial(_parts, pattern, kind), kind, text)
+    return site.apply(partial(_parts, pattern, limit - 1 if limit > 0 else None, kind), kind, text)
 
 
-def _parts(pattern: str, kind: pa.DataType, array: pa.Array) -> pa.Array:
+def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -> pa.Array:
+    if most == 0:
+        rows = len(array)
+        return put_together(
+            kind, ListParts(validity(array), validity(array).astype("int64"), array.drop_null() if rows else array)
+        )
     plain = re.sub(r"\\([^\w])", r"\1", pattern)
     if _SPECIAL.search(re.sub(r"\\[^\w]", "", pattern)):
-        found = pc.split_pattern_regex(array, pattern=pattern)
+        found = pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
     else:
-        found = pc.split_pattern(array, pattern=plain)
+        found = pc.split_pattern(array, pattern=plain, max_splits=most)
     return pc.cast(found, kind)
 
 
@@ -165,5 +230,10 @@ BUILDERS: dict[str, Builder] = {
     "regexp_like": of(_rlike, 2),
     "regexp_extract": of(_extract, 2, 3),
     "regexp_replace": of(_regexp_replace, 3),
-    "split": of(_split, 2),
+    "regexp": of(_rlike, 2),
+    "regexp_count": of(_count, 2),
+    "regexp_extract_all": of(_extract_all, 2, 3),
+    "regexp_instr": of(_position, 2, 3),
+    "regexp_substr": of(_first_match, 2),
+    "split": of(_split, 2, 3),
 }

@@ -41,7 +41,7 @@ def as_time(site: Site, operand: Term) -> Term:
     return convert(operand, types.TIMESTAMP)
 
 
-def _as_instant(site: Site, operand: Term) -> Term:
+def as_instant(site: Site, operand: Term) -> Term:
     time = as_time(site, operand)
     return convert(time, types.TIMESTAMP) if time.type == types.DATE else time
 
@@ -50,7 +50,7 @@ def _part(kernel: Callable[[pa.Array], pa.Array]) -> Builder:
     """Build the extraction of a calendar or clock field."""
 
     def build(site: Site) -> Term:
-        time = convert(_as_instant(site, site.operands[0]), types.NAIVE_TIMESTAMP)
+        time = convert(as_instant(site, site.operands[0]), types.NAIVE_TIMESTAMP)
         return site.apply(partial(_field, kernel), types.INT, time)
 
     return of(build, 1)
@@ -72,27 +72,29 @@ def _weekday(times: pa.Array) -> pa.Array:
 
 def _truncate(site: Site) -> Term:
     unit = site.text_of(0).lower()
-    time = _as_instant(site, site.operands[1])
+    time = as_instant(site, site.operands[1])
     if unit not in {*_FIXED, *_MONTHS, "week"}:
         known = ", ".join(sorted({*_FIXED, *_MONTHS, "week"}))
-        raise site.operands[0].place.mistake(f"date_trunc knows no unit {unit!r}", fix=f"use one of {known}")
-    return site.apply(partial(_truncated, unit), time.type, time)
+        raise site.operands[0].place.mistake(
+            f"date_trunc does not support the unit {unit!r}", fix=f"use one of {known}"
+        )
+    return site.apply(partial(truncated, unit), time.type, time)
 
 
-def _truncated(unit: str, times: pa.Array) -> pa.Array:
+def truncated(unit: str, times: pa.Array) -> pa.Array:
     micros = int64_values(times)
     if unit in _FIXED:
         found = micros - micros % _FIXED[unit]
     elif unit == "week":
         found = micros - (micros - _MONDAY) % (7 * DAY)
     else:
-        months = _months(micros)
+        months = months_of(micros)
         first = (months - months % _MONTHS[unit]).astype("datetime64[M]")
         found = first.astype("datetime64[D]").astype(np.int64) * DAY
     return from_numpy(found, times.type, valid=validity(times))
 
 
-def _months(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def months_of(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return months since the beginning of 1970."""
     return (micros // DAY).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
@@ -116,7 +118,7 @@ def _unix_timestamp(site: Site) -> Term:
     """Return whole seconds since 1970, truncated. Unlike unix_seconds, it rounds times before 1970 up."""
     if site.operands[0].type == types.TEXT:
         raise site.wrong_types("a date or a timestamp")
-    return site.apply(_towards_1970, types.BIGINT, _as_instant(site, site.operands[0]))
+    return site.apply(_towards_1970, types.BIGINT, as_instant(site, site.operands[0]))
 
 
 def _towards_1970(times: pa.Array) -> pa.Array:
@@ -149,14 +151,14 @@ def _instants(unit: int, counts: pa.Array) -> pa.Array:
     return from_numpy(values * unit, types.TIMESTAMP, valid=valid)
 
 
-def _to(kind: pa.DataType) -> Builder:
+def conversion(kind: pa.DataType) -> Builder:
     """Build a conversion that is called as a function."""
     return of(lambda site: convert(site.operands[0], kind, place=site.place), 1)
 
 
 def _date_format(site: Site) -> Term:
     pieces = format_pieces(site.operands[1].place, site.text_of(1))
-    time = convert(_as_instant(site, site.operands[0]), types.NAIVE_TIMESTAMP)
+    time = convert(as_instant(site, site.operands[0]), types.NAIVE_TIMESTAMP)
     return site.apply(partial(formatted, pieces), types.TEXT, time)
 
 
@@ -200,8 +202,8 @@ BUILDERS: dict[str, Builder] = {
     "timestamp_seconds": _from_1970(SECOND),
     "timestamp_millis": _from_1970(1_000),
     "timestamp_micros": _from_1970(1),
-    "to_date": _to(types.DATE),
-    "to_timestamp": _to(types.TIMESTAMP),
+    "to_date": conversion(types.DATE),
+    "to_timestamp": conversion(types.TIMESTAMP),
     "date_add": of(_days_later, 2),
     "date_sub": of(_days_later, 2),
     "datediff": of(_days_between, 2),

@@ -76,7 +76,7 @@ class Cursor:
         token = self.next
         at = self.place.at(token.start, token.end)
         if token.kind is TokenKind.END:
-            return at.mistake(f"the text ends where {wanted} is expected")
+            return at.mistake(f"the text ends, but {wanted} is expected")
         fix = f"write `{token.value}` in backticks if it is a column" if token.value.lower() in RESERVED else ""
         return at.mistake(f"expected {wanted}, got {self.place.at(token.start, token.end).snippet!r}", fix=fix)
 
@@ -87,6 +87,10 @@ class Cursor:
         ):
             return self.advance().value
         raise self.unexpected(wanted)
+
+    def label(self, wanted: str) -> str:
+        """Read a name behind `.` or `as`, where every word is a name: `window.end`."""
+        return self.advance().value if self.next.kind is TokenKind.WORD else self.name(wanted)
 
     def last_end(self) -> int:
         """End position of the token that was read last."""

@@ -1,7 +1,7 @@
 """Recursive descent parser with the precedence of Spark's grammar.
 
-Precedence from low to high: or, and, not, predicates (between, in, like, is), comparisons, + - ||, * / % div, unary
-minus, suffixes of an operand (`.field`, `[index]`, `::type`).
+Precedence from low to high: or, and, not, predicates (between, in, like, is), comparisons, |, ^, &, shifts, + - ||,
+* / % div, unary - + ~, suffixes of an operand (`.field`, `[index]`, `::type`).
 """
 
 from statebed.expressions import types
@@ -11,6 +11,7 @@ from statebed.expressions.language.tree import Call, Literal, Node, Parsed
 from statebed.expressions.mistakes import TextSpan
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
+_BIT_OPERATORS = (("|",), ("^",), ("&",), ("<<", ">>", ">>>"))
 _DEEPEST = 50
 """Maximum depth of nested parentheses; every level takes several frames of Python's stack."""
 
@@ -38,10 +39,18 @@ class _Parser(Operands):
 
     def whole(self) -> Parsed:
         root = self.expression()
-        alias = self.name("a name") if self.skip_word("as") else None
+        alias, names = None, []
+        if self.skip_word("as"):
+            if self.skip_sign("("):
+                names.append(self.label("a name"))
+                while self.skip_sign(","):
+                    names.append(self.label("a name"))
+                self.expect(")")
+            else:
+                alias = self.label("a name")
         if self.next.kind is not TokenKind.END:
             raise self.unexpected("an operator or the end")
-        return Parsed(root, alias)
+        return Parsed(root, alias, tuple(names))
 
     def expression(self) -> Node:
         self.depth += 1
@@ -79,6 +88,8 @@ class _Parser(Operands):
         )
         if negated:
             self.advance()
+        if self.next.is_word("like", "ilike") and self.following.is_word("any", "some", "all"):
+            return self.several_patterns(left, negated=negated)
         found = self.positive_predicate(left)
         return self.joined("not", found) if negated else found
 
@@ -99,6 +110,14 @@ class _Parser(Operands):
             return self.joined("rlike", left, self.comparison())
         return left
 
+    def several_patterns(self, left: Node, *, negated: bool) -> Node:
+        """Parse `like any ('a%', 'b%')` or `like all (...)`. `not like any` holds if some pattern does not match."""
+        function = self.advance().value.lower()
+        together = "and" if self.advance().value.lower() == "all" else "or"
+        self.expect("(")
+        found: list[Node] = [self.joined(function, left, pattern) for pattern in self.arguments()]
+        return balanced(together, [self.joined("not", node) for node in found] if negated else found)
+
     def is_something(self, left: Node) -> Node:
         self.expect("is")
         negated = self.skip_word("not")
@@ -117,11 +136,24 @@ class _Parser(Operands):
 
     # ---- operators -------------------------------------------------------------------------------------------
 
+    def sum_like(self) -> Node:
+        return self.comparison()
+
     def comparison(self) -> Node:
-        left = self.sum()
+        left = self.bits(0)
         while self.next.is_sign(*_COMPARISONS):
             function = _COMPARISONS[self.advance().value]
-            left = self.joined(function, left, self.sum())
+            left = self.joined(function, left, self.bits(0))
+        return left
+
+    def bits(self, level: int) -> Node:
+        """Parse the operators on bits, from `|` (level 0) to the shifts."""
+        if level == len(_BIT_OPERATORS):
+            return self.sum()
+        left = self.bits(level + 1)
+        while self.next.is_sign(*_BIT_OPERATORS[level]):
+            function = self.advance().value
+            left = self.joined(function, left, self.bits(level + 1))
         return left
 
     def sum(self) -> Node:
@@ -139,13 +171,13 @@ class _Parser(Operands):
         return left
 
     def unary(self) -> Node:
-        token = self.next
-        signs = 0
-        while self.next.is_sign("-", "+"):
+        start, signs = self.next.start, []
+        while self.next.is_sign("-", "+", "~"):
             if self.next.value == "-" and self.following.kind is TokenKind.NUMBER:
                 break
-            signs += self.advance().value == "-"
+            signs.append(self.advance().value)
         operand = self.followed(self.operand())
-        for _ in range(signs):
-            operand = Call(token.start, self.last_end(), "negative", (operand,))
+        for sign in reversed(signs):
+            if sign != "+":
+                operand = Call(start, self.last_end(), "negative" if sign == "-" else sign, (operand,))
         return operand

@@ -1,6 +1,7 @@
 """Lexer of the expression language.
 
-Strings follow Spark SQL: single or double quotes, a doubled quote is one quote, a backslash escapes, r'...' is raw.
+Strings follow Spark SQL: single or double quotes, a doubled quote is one quote, a backslash escapes, r'...' is raw, and
+X'1F' is binary.
 """
 
 import re
@@ -15,6 +16,7 @@ class TokenKind(Enum):
 
     NUMBER = "a number"
     TEXT = "a text"
+    BINARY = "binary digits"
     WORD = "a word"
     QUOTED_NAME = "a name in backticks"
     SIGN = "a sign"
@@ -40,11 +42,11 @@ class Token:
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+|--[^\n]*|/\*.*?\*/)
-  | (?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+  | (?P<text>[rRxX]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
   | (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?:[bB][dD]|[lLsSyYdDfF])?(?!\w))
   | (?P<word>[^\W\d]\w*)
   | (?P<quoted>`(?:[^`]|``)*`)
-  | (?P<sign><=>|<>|!=|>=|<=|==|\|\||::|[=<>+\-*/%()\[\],.!])
+  | (?P<sign><=>|>>>|<>|!=|>=|<=|==|<<|>>|->|\|\||::|[=<>+\-*/%()\[\],.!&|^~:])
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -68,15 +70,18 @@ def tokenize(place: TextSpan) -> list[Token]:
 
 def _token(match: re.Match[str]) -> Token:
     value = match.group()
+    if match.lastgroup == "text" and value[0] in "xX":
+        return Token(TokenKind.BINARY, value[2:-1], match.start(), match.end())
     if match.lastgroup == "text":
-        return Token(TokenKind.TEXT, _unquoted(value), match.start(), match.end())
+        return Token(TokenKind.TEXT, unquoted(value), match.start(), match.end())
     if match.lastgroup == "quoted":
         return Token(TokenKind.QUOTED_NAME, value[1:-1].replace("``", "`"), match.start(), match.end())
     kind = {"number": TokenKind.NUMBER, "word": TokenKind.WORD, "sign": TokenKind.SIGN}[str(match.lastgroup)]
     return Token(kind, value, match.start(), match.end())
 
 
-def _unquoted(quoted: str) -> str:
+def unquoted(quoted: str) -> str:
+    """Return the content of a string literal."""
     if quoted[0] in "rR":
         return quoted[2:-1]
     quote = quoted[0]
@@ -97,7 +102,7 @@ def _unreadable(place: TextSpan, position: int) -> Exception:
     character = place.text[position]
     at = place.at(position, position + 1)
     if character in "'\"`":
-        return at.mistake("this quote is not closed", fix="close it; inside a text, write the quote twice")
+        return at.mistake("the quote is not closed", fix="close it; inside a text, write the quote twice")
     if character.isdigit():
-        return at.mistake("this number cannot be read", fix="put a name that begins with a digit into `backticks`")
-    return at.mistake(f"{character!r} has no meaning here", fix="put names with other characters into `backticks`")
+        return at.mistake("the number is invalid", fix="write a name that begins with a digit in `backticks`")
+    return at.mistake(f"unexpected character {character!r}", fix="write names with special characters in `backticks`")

@@ -45,6 +45,14 @@ class Call(Node):
 
 
 @dataclass(frozen=True)
+class Lambda(Node):
+    """A lambda function, `x -> x + 1` or `(x, y) -> x + y`; only some functions accept one."""
+
+    parameters: tuple[str, ...]
+    body: Node
+
+
+@dataclass(frozen=True)
 class FieldOf(Node):
     """A field of a struct that is not a plain column."""
 
@@ -75,3 +83,5 @@ class Parsed:
 
     root: Node
     alias: str | None
+    names: tuple[str, ...] = ()
+    """Names of several columns: `explode(map) as (k, v)`."""

@@ -60,15 +60,18 @@ class ComparedSide:
         return found
 
 
-def compare(before: ComparedSide, after: ComparedSide) -> Iterator[Both]:
+def compare(before: ComparedSide, after: ComparedSide, *, only: int | None = None) -> Iterator[Both]:
     """Yield the rows of keys that may have changed, in the columns of the later side; all rows of a key (and time)
-    together.
+    together. `only` restricts them to one of the hash ranges.
     """
-    for owned in _ranges([*before.parts, *after.parts]):
-        yield from _Range(before, after, owned).compared()
+    for number, owned in enumerate(hash_ranges(before, after)):
+        if only is None or number == only:
+            yield from _Range(before, after, owned).compared()
 
 
-def _ranges(parts: Sequence[Part]) -> list[pb.HashRange]:
+def hash_ranges(before: ComparedSide, after: ComparedSide) -> list[pb.HashRange]:
+    """Split the hash space at the subtask boundaries of both sides."""
+    parts = [*before.parts, *after.parts]
     edges = sorted({part.owned.first for part in parts} | {part.owned.last + 1 for part in parts})
     edges = edges or [WHOLE_SPACE.first, WHOLE_SPACE.last + 1]
     return [pb.HashRange(first=first, last=end - 1) for first, end in pairwise(edges)]
@@ -123,7 +126,7 @@ class _Range:
         """Convert rows of either side to the columns of the later one."""
         if side == 1 or self._same_columns:
             return rows
-        before, after = (one.request.shape for one in self._sides)
+        before, after = (compared.request.shape for compared in self._sides)
         current = pa.schema([field for field in after.file_schema if field.name in after.schema.names])
         return adapt(rows, before.file_schema, current, after.defaults)
 
@@ -155,12 +158,17 @@ class _Range:
 
     def _time_keyed(self) -> Iterator[Both]:
         shared = self._shared()
-        before, after = ({one.SerializeToString() for one in part.tombstones} for part in self._parts)
+        before, after = ({tombstone.SerializeToString() for tombstone in part.tombstones} for part in self._parts)
         other = [
-            one for part in self._parts for one in part.tombstones if one.SerializeToString() not in before & after
+            tombstone
+            for part in self._parts
+            for tombstone in part.tombstones
+            if tombstone.SerializeToString() not in before & after
         ]
         files = {file.path: file for part in self._parts for file in part.files}
-        shared = {path for path in shared if not any(tombstones.may_hide(one, files[path]) for one in other)}
+        shared = {
+            path for path in shared if not any(tombstones.may_hide(tombstone, files[path]) for tombstone in other)
+        }
         if self._sides[1].request.shape.generational:
             # A generation in a shared file may be replaced by one in another file, at any of its times.
             shared = {path for path in shared if not self._may_be_replaced(files[path], shared)}
@@ -171,13 +179,16 @@ class _Range:
             yield filtered(rows, ~is_after), filtered(rows, is_after)
 
     def _may_be_replaced(self, file: pb.FileEntry, shared: set[str]) -> bool:
-        others = (one for part in self._parts for one in part.files if one.path not in shared)
-        return any(one.min_time_us <= file.max_time_us and file.min_time_us <= one.max_time_us for one in others)
+        others = (other_file for part in self._parts for other_file in part.files if other_file.path not in shared)
+        return any(
+            other_file.min_time_us <= file.max_time_us and file.min_time_us <= other_file.max_time_us
+            for other_file in others
+        )
 
     def _sources(self, side: int, shared: set[str]) -> Iterator[SortedSource]:
         plan = self._plan(side, without=shared)
         if self._sides[side].request.shape.generational:
-            first = min((plan.first_bin(one.entry) for one in plan.files), default=0)
+            first = min((plan.first_bin(file_plan.entry) for file_plan in plan.files), default=0)
             yield SortedSource(first, self._tagged(side, generations(plan)))
             return
         for file in plan.files:
@@ -185,7 +196,7 @@ class _Range:
 
     def _tagged(self, side: int, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         schema = self._spec().schema
-        shapes = [one.request.shape for one in self._sides]
+        shapes = [compared.request.shape for compared in self._sides]
         for piece in pieces:
             rows = adapt(piece, shapes[side].file_schema, shapes[1].file_schema, shapes[1].defaults)
             tags = boolean_array(np.full(rows.num_rows, bool(side)))

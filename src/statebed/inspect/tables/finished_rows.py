@@ -14,17 +14,20 @@ from statebed.errors import InputError
 from statebed.inspect.tables.read_plan import PartPlan
 from statebed.inspect.tables.request import Condition, Instant, Request, check_condition, instant_us, matching, select
 from statebed.inspect.tables.row_reader import in_time_order, rows_of_part
+from statebed.inspect.tables.stored_elements import StoredElements
 from statebed.operators.finished_results import Results
 from statebed.operators.input_rows import filtered
 from statebed.state.live.files import BEGINNING, END
 
 
 @dataclass(frozen=True, eq=False)
-class Finished:
+class FinishedRows:
     """Selects results and their columns."""
 
     results: Results
     columns: tuple[str, ...]
+    elements: StoredElements
+    """Other tables of the operator, from which some results are built."""
     conditions: tuple[Condition, ...] = ()
     start_us: int = BEGINNING
     end_us: int = END
@@ -34,16 +37,16 @@ class Finished:
     def schema(self) -> pa.Schema:
         return pa.schema([self.results.columns.field(name) for name in self.columns])
 
-    def select(self, columns: Iterable[str]) -> "Finished":
+    def select(self, columns: Iterable[str]) -> "FinishedRows":
         """Return a copy with only these columns."""
         return replace(self, columns=select(columns, self.results.columns.names, where=self.where))
 
-    def matching(self, condition: str | pc.Expression) -> "Finished":
+    def matching(self, condition: str | pc.Expression) -> "FinishedRows":
         """Return a copy with only results that satisfy the condition."""
         bound = check_condition(condition, self.results.columns, where=self.where)
         return replace(self, conditions=(*self.conditions, bound))
 
-    def between(self, start: Instant | None, end: Instant | None, request: Request) -> tuple["Finished", Request]:
+    def between(self, start: Instant | None, end: Instant | None, request: Request) -> tuple["FinishedRows", Request]:
         """Restrict to windows that start in a time range. Return also the request for the rows that they are computed
         from.
         """
@@ -64,7 +67,7 @@ class Finished:
     def of_part(self, plan: PartPlan) -> Iterator[pa.Table]:
         """Yield the requested results of one subtask."""
         rows = in_time_order(plan) if self.results.in_time_order else rows_of_part(plan)
-        for piece in self.results.finish(rows):
+        for piece in self.results.finish(rows, self.elements):
             kept = matching(self._in_time(piece), self.conditions)
             if kept.num_rows:
                 yield pa.Table.from_arrays([kept[name] for name in self.columns], schema=self.schema)

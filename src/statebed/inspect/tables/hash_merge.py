@@ -36,12 +36,12 @@ def merge_by_hash(sources: list[HashSource]) -> Iterator[list[tuple[int, pa.Tabl
         reached = max((head.last for head in heads), default=None) if until is None else until
         if waiting and (reached is None or waiting[-1].first <= reached):
             head = _Head(waiting.pop())
-            if head.go_on():
+            if head.read_more():
                 heads.append(head)
             continue
         found = [(head.tag, part) for head in heads if (part := head.take_below(until)).num_rows]
         # Rows with the last hash of a piece may continue in the next one.
-        heads = [head for head in heads if (head.go_on() if head.last == until else head.has_rows)]
+        heads = [head for head in heads if (head.read_more() if head.last == until else head.has_rows)]
         if found:
             yield found
 
@@ -71,7 +71,7 @@ class _Head:
         self._rows = rows.slice(count)
         return rows.slice(0, count)
 
-    def go_on(self) -> bool:
+    def read_more(self) -> bool:
         """Append the next piece. Return False if there are no rows left."""
         while not self.ended:
             piece = next(self._pieces, None)

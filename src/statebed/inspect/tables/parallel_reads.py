@@ -10,7 +10,7 @@ T = TypeVar("T")
 READS_AT_ONCE = 16
 
 
-def at_once(function: Callable[[A], T], some: Iterable[A]) -> list[T]:
+def map_concurrently(function: Callable[[A], T], some: Iterable[A]) -> list[T]:
     """Call the function for all items concurrently and return the results in order."""
     items = list(some)
     if len(items) <= 1:

@@ -26,7 +26,7 @@ from statebed.inspect.jobs import job_names
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
-from statebed.inspect.tables.parallel_reads import at_once
+from statebed.inspect.tables.parallel_reads import map_concurrently
 from statebed.operators.finished_results import result_table
 from statebed.operators.labels import stored_label
 from statebed.storage import ScopedStore, get_storage_provider
@@ -70,7 +70,7 @@ class Pinned:
             return fetch_range(self.location.log.store, path, start, length)
         except MissingFileError as error:
             if self.savepoint is None and not is_retained(self.location.log, self.number):
-                raise _collected(self.number, error) from error
+                raise _cleaned_up(self.number, error) from error
             raise
 
 
@@ -86,6 +86,8 @@ class PinnedTable:
     config: pb.TableConfig
     parts: tuple[pb.TableSubtaskCheckpointMetadata, ...]
     """Parts of its subtasks, sorted by hash range."""
+    others: "Tables"
+    """All tables of the operator, by name."""
 
 
 def find_location(
@@ -140,7 +142,7 @@ def find_table(
             if savepoint is not None or is_retained(location.log, record.epoch):
                 raise
             if epoch is not None or attempt == ATTEMPTS - 1:
-                raise _collected(record.epoch, error) from error
+                raise _cleaned_up(record.epoch, error) from error
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -152,7 +154,7 @@ def is_retained(log: CheckpointLog, epoch: int) -> bool:
     return log.exists(epoch) and (head is None or epoch >= head.min_epoch)
 
 
-def _collected(epoch: int, error: MissingFileError) -> EpochNotRetainedError:
+def _cleaned_up(epoch: int, error: MissingFileError) -> EpochNotRetainedError:
     return EpochNotRetainedError(
         f"epoch {epoch} is no longer retained: clean-up has removed its files, or is removing them",
         where=error.where,
@@ -206,6 +208,7 @@ def _table_of(
         entry=chosen,
         config=config,
         parts=tuple(sorted(parts, key=lambda part: part.owned.first)),
+        others=tables,
     )
 
 
@@ -215,7 +218,7 @@ Tables = dict[str, tuple[pb.TableConfig, list[pb.TableSubtaskCheckpointMetadata]
 def _tables(location: JobLocation, entry: pb.OperatorEntry) -> Tables:
     store = location.log.store
     tables: Tables = {}
-    for metadata in at_once(lambda reference: fetch_subtask(store, reference), entry.subtasks):
+    for metadata in map_concurrently(lambda reference: fetch_subtask(store, reference), entry.subtasks):
         for name, stored in metadata.tables.items():
             # All subtasks of an epoch have the same definition.
             tables.setdefault(name, (stored.config, []))[1].extend(stored.subtasks.values())

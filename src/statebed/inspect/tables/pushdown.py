@@ -26,11 +26,11 @@ _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def narrowed(request: Request, condition: str) -> Request:
     """Return the request restricted to the keys and times of a text condition."""
     equal: dict[str, list[Any]] = {}
-    for one in _conjuncts(parse(TextSpan(condition, "", 0, len(condition))).root):
-        found = _equality(one, request)
+    for conjunct in _conjuncts(parse(TextSpan(condition, "", 0, len(condition))).root):
+        found = _equality(conjunct, request)
         if found is not None:
             equal.setdefault(*found)
-        for sign, at in _comparisons(one):
+        for sign, at in _comparisons(conjunct):
             start, end = span_of(sign, at)
             request = request.between(start, end) if request.shape.timed else request
     return by_keys(request, equal) or request
@@ -78,7 +78,7 @@ def _equality(node: Node, request: Request) -> tuple[str, list[Any]] | None:
     if not isinstance(left, Name) or len(left.parts) != 1 or left.parts[0] not in request.shape.keys:
         return None
     kind = request.shape.schema.field(left.parts[0]).type
-    values = [one.value for one in others if isinstance(one, Literal) and _is_of(one.value, kind)]
+    values = [literal.value for literal in others if isinstance(literal, Literal) and _is_of(literal.value, kind)]
     return (left.parts[0], values) if len(values) == len(others) else None
 
 
@@ -92,7 +92,7 @@ def _is_of(value: Any, kind: pa.DataType) -> bool:
 
 def _comparisons(node: Node) -> Iterator[tuple[str, int]]:
     """Yield comparisons of the rows' time with a constant."""
-    if not isinstance(node, Call) or not all(isinstance(one, Name | TimeLiteral) for one in node.arguments):
+    if not isinstance(node, Call) or not all(isinstance(argument, Name | TimeLiteral) for argument in node.arguments):
         return
     if node.function == "between":
         time, low, high = node.arguments

@@ -18,14 +18,14 @@ from statebed.format.ranges import intersection
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, field_id, find_schema
 from statebed.format.segment import SegmentSpec, chunk_ranges
 from statebed.format.segment_reader import SegmentReader
-from statebed.inspect.tables.parallel_reads import at_once
+from statebed.inspect.tables.parallel_reads import map_concurrently
 from statebed.inspect.tables.request import Request
 from statebed.inspect.tables.scan import FileScan
 from statebed.inspect.tables.table_shape import GLOBAL_KEYED, TIME_KEYED
 from statebed.state.live import tombstones
 from statebed.state.live.deletions import Deletions
 from statebed.state.live.files import BEGINNING, END, LiveFiles
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 
 Fetch = Callable[[str, int, int], bytes]
 
@@ -62,8 +62,8 @@ class FilePlan:
     @cached_property
     def names(self) -> list[str]:
         """Names of these columns in the file, without those that it lacks."""
-        present = {field_id(one) for one in self.current}
-        return [one.name for one in self.stored if field_id(one) in present]
+        present = {field_id(column) for column in self.current}
+        return [column.name for column in self.stored if field_id(column) in present]
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class FilePlan:
     def scan(self, subtask: int, why: str) -> FileScan:
         """Return what this plan reads."""
         ranges = [chunk_ranges(self.reader.metadata, group) for group in self.groups]
-        paths = [self.reader.metadata.schema.column(one).path for one in range(self.reader.metadata.num_columns)]
+        paths = [self.reader.metadata.schema.column(number).path for number in range(self.reader.metadata.num_columns)]
         tops = set(self.names)
         read = [index for index, path in enumerate(paths) if path in tops or path.split(".", 1)[0] in tops]
         nbytes = self.entry.footer_size + sum(chunks[index][1] for chunks in ranges for index in read)
@@ -187,7 +187,7 @@ class PartPlan:
 
     def open_files(self) -> None:
         """Read the footers of all files concurrently; there are few if keys are given."""
-        at_once(lambda file: file.groups, self.files)
+        map_concurrently(lambda file: file.groups, self.files)
 
     def scans(self) -> list[FileScan]:
         """Return what reading this part involves."""
@@ -213,7 +213,7 @@ class PartPlan:
                 return None, "deleted"
         # Rows of several files are compared, so all of them need the same columns.
         some = self.live.tombstones
-        hidden = bool(some) if shape.newest_counts else any(tombstones.may_hide(one, entry) for one in some)
+        hidden = bool(some) if shape.newest_counts else any(tombstones.may_hide(tombstone, entry) for tombstone in some)
         clipped = shape.newest_counts or not owns_all(entry)
         return FilePlan(
             entry=entry,
@@ -239,7 +239,7 @@ class PartPlan:
         if hidden:
             needed |= {SEQUENCE, *shape.keys}
             needed |= {TIME} if shape.timed else set()
-            if any(tombstones.kind_of(one) is Deleted.VALUE for one in self.live.tombstones):
+            if any(tombstones.kind_of(tombstone) is DeletionKind.VALUE for tombstone in self.live.tombstones):
                 needed |= set(shape.schema.names)
         names = [name for name in shape.file_schema.names if name in needed]
         return tuple(names) or (BIN if BIN in shape.file_schema.names else KEY_HASH,)
@@ -258,7 +258,7 @@ class PartPlan:
             level=entry.level,
             bytes=entry.size,
             bytes_read=0,
-            row_groups=len(entry.chunk_crc32c) // max(1, sum(_leaves(one.type) for one in schema)),
+            row_groups=len(entry.chunk_crc32c) // max(1, sum(_leaves(column.type) for column in schema)),
             row_groups_read=(),
             why=why,
         )

@@ -89,8 +89,8 @@ class Request:
     def shown(self) -> frozenset[str]:
         """Columns that the result and its conditions need."""
         needed = set(self.columns)
-        for one in self.conditions:
-            needed |= one.columns if isinstance(one, BoundExpression) else set(self.shape.full_schema.names)
+        for condition in self.conditions:
+            needed |= condition.columns if isinstance(condition, BoundExpression) else set(self.shape.full_schema.names)
         if self.by_time:
             needed.add(TIME)
         return frozenset(needed)
@@ -224,7 +224,7 @@ def _parts(key: Key, names: tuple[str, ...], *, where: str) -> tuple[Any, ...]:
     parts = key if isinstance(key, tuple) else (key,)
     if len(parts) != len(names):
         raise InputError(
-            f"the key {key!r} has {len(parts)} values, but the key columns are {list(names)}",
+            f"a key must have {len(names)} values, for {list(names)}; got {key!r}",
             where=where,
             fix="pass a tuple with a value for each key column, or a dict; use `filter` for parts of a key",
         )

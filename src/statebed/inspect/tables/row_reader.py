@@ -62,11 +62,11 @@ def answer(rows: pa.Table, request: Request) -> pa.Table:
 
 def appended(plan: PartPlan) -> Iterator[pa.Table]:
     """Yield the rows of a table whose rows do not replace others, file by file."""
-    return (rows for one in plan.files for rows in rows_of_file(one, plan))
+    return (rows for file in plan.files for rows in rows_of_file(file, plan))
 
 
 def _keyed(plan: PartPlan) -> Iterator[pa.Table]:
-    sources = [HashSource(int(one.owned.first), rows_of_file(one, plan)) for one in plan.files]
+    sources = [HashSource(int(file.owned.first), rows_of_file(file, plan)) for file in plan.files]
     for pieces in merge_by_hash(sources):
         yield newest_of_each([rows for _, rows in pieces], plan.request.shape)
 
@@ -89,12 +89,12 @@ def generations(plan: PartPlan) -> Iterator[pa.Table]:
 
 def in_time_order(plan: PartPlan) -> Iterator[pa.Table]:
     """Yield the rows of a time-keyed table by time bin; rows with the same key and time are adjacent."""
-    sources = [SortedSource(plan.first_bin(one.entry), rows_of_file(one, plan)) for one in plan.files]
+    sources = [SortedSource(plan.first_bin(file.entry), rows_of_file(file, plan)) for file in plan.files]
     return merged(sources, plan.spec) if sources else iter(())
 
 
 def _global(plan: PartPlan) -> Iterator[pa.Table]:
-    rows = newest_of_keys([piece for one in plan.files for piece in rows_of_file(one, plan)])
+    rows = newest_of_keys([piece for file in plan.files for piece in rows_of_file(file, plan)])
     rows = filtered(rows, ~np.asarray(rows[DELETED].to_pylist(), dtype=np.bool_))
     codec = Codec[Any]()
     columns = [
@@ -149,11 +149,11 @@ def _plain(value: Any) -> Any:
     """
     match value:
         case list() | tuple():
-            value = [_plain(one) for one in value]
+            value = [_plain(item) for item in value]
         case dict() if all(isinstance(key, str) for key in value):
-            value = {key: _plain(one) for key, one in value.items()}
+            value = {key: _plain(item) for key, item in value.items()}
         case dict():
-            value = [[_plain(key), _plain(one)] for key, one in value.items()]
+            value = [[_plain(key), _plain(item)] for key, item in value.items()]
         case bytes():
             value = base64.b64encode(value).decode()
         case dt.timedelta():

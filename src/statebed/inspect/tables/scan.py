@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from statebed.present import units
+
 
 @dataclass(frozen=True)
 class FileScan:
@@ -28,7 +30,7 @@ class Scan:
 
     def __str__(self) -> str:
         files, groups = len(self.files), self.row_groups_read + self.row_groups_skipped
-        read, whole = (f"{count / 1e6:.3f} MB" for count in (self.bytes_read, self.bytes_read + self.bytes_skipped))
+        read, whole = map(units.size, (self.bytes_read, self.bytes_read + self.bytes_skipped))
         parts = (f"{self.files_read} of {files} files", f"{self.row_groups_read} of {groups} row groups")
         return f"reads {', '.join(parts)}, {read} of {whole}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.tables.finished_rows import Finished
+from statebed.inspect.tables.finished_rows import FinishedRows
 from statebed.inspect.tables.pinned import Pinned
 from statebed.inspect.tables.read_plan import PartPlan
 from statebed.inspect.tables.request import Request
@@ -28,7 +28,7 @@ class Slice:
     request: Request
     part: bytes
     """Serialised metadata of one subtask's part, or of some of its hashes or files."""
-    finished: Finished | None = None
+    finished: FinishedRows | None = None
     """Requested final results, or None for stored rows."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -38,7 +38,7 @@ class Slice:
             yield from rows.combine_chunks().to_batches()
 
 
-def answers_of_part(plan: PartPlan, finished: Finished | None) -> Iterator[pa.Table]:
+def answers_of_part(plan: PartPlan, finished: FinishedRows | None) -> Iterator[pa.Table]:
     """Return the matching rows of one subtask with the requested columns, as stored or as final results."""
     if finished is not None:
         return finished.of_part(plan)
@@ -50,7 +50,7 @@ def slices_of(
     request: Request,
     parts: Sequence[Part],
     *,
-    finished: Finished | None = None,
+    finished: FinishedRows | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> list[Slice]:
     """Return slices that together are the result, without subtasks that hold none of it."""

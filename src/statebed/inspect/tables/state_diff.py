@@ -11,17 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy
 from statebed.errors import CorruptObjectError, InputError
 from statebed.format.schema import TIME, merge_schema_lists
-from statebed.inspect.tables.changes import CHANGE, KINDS, change_schema, changes_of
-from statebed.inspect.tables.comparison import ComparedSide, compare
+from statebed.inspect.tables.comparison import ComparedSide, compare, hash_ranges
 from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import JobLocation, PinnedTable, find_location, find_table
 from statebed.inspect.tables.request import Key, Request
+from statebed.inspect.tables.stored_elements import StoredElements
 from statebed.inspect.tables.stored_results import finished_results
 from statebed.inspect.tables.table_shape import TIME_KEYED, TableShape
+from statebed.operators.changelog import group_equal
 from statebed.operators.finished_results import Results, UserAggregates
 from statebed.operators.labels import stored_label, written_name
 
@@ -31,13 +34,7 @@ class StateDiff(Answer):
 
     The first column of rows is `change`: 'insert', 'delete', 'update_before' or 'update_after'.
 
-    >>> from statebed.storage import LocalStore
-    >>> flow = sb.Flow("rides")
-    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
-    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
-    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
-    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
-    ...     test.feed("rides", [{"driver": "bob", "fare": 5.0, "ts": "2026-01-01T12:01:00Z"}])
+    >>> sb.testing.write_example("state")
     >>> changes = sb.diff_state("state", job="rides", operator="earned", since=2)
     >>> changes.to_arrow().num_rows
     1
@@ -53,7 +50,7 @@ class StateDiff(Answer):
         self._found = before, after
         self._keys = keys
         self._results = results
-        shapes = [TableShape(one.config) for one in self._found]
+        shapes = [TableShape(table.config) for table in self._found]
         if shapes[0].kind != shapes[1].kind:
             raise InputError(
                 f"the table was {shapes[0].kind} at epoch {self.since}, and is {shapes[1].kind} at epoch {self.until}",
@@ -61,7 +58,7 @@ class StateDiff(Answer):
                 fix="compare epochs between which its kind did not change",
             )
         try:
-            merge_schema_lists(part.schemas for one in self._found for part in one.parts)
+            merge_schema_lists(part.schemas for table in self._found for part in table.parts)
         except CorruptObjectError as error:
             raise InputError(
                 f"the columns of the table evolved differently up to the epochs {self.since} and {self.until}",
@@ -74,8 +71,8 @@ class StateDiff(Answer):
         for some in keys:
             requests = [request.of_keys(some) for request in requests]
         self._sides = [
-            ComparedSide(request, found.parts, found.pinned.fetch)
-            for request, found in zip(requests, self._found, strict=True)
+            ComparedSide(request, table.parts, table.pinned.fetch)
+            for request, table in zip(requests, self._found, strict=True)
         ]
 
     @property
@@ -120,12 +117,20 @@ class StateDiff(Answer):
         """Return only the changes of these keys, given as for `StateTable.keys`."""
         return StateDiff(*self._found, keys=(*self._keys, keys), results=self._results)
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes in batches; an update_after follows its update_before."""
+    @property
+    def ranges(self) -> int:
+        """Number of hash ranges that can be compared independently of each other."""
+        return len(hash_ranges(*self._sides))
+
+    def to_batches(self, *, only: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the changes in batches; an update_after follows its update_before.
+
+        `only` is the number of a hash range, from 0 to `ranges - 1`; None for all of them.
+        """
         timed = TIME if self._shape.kind == TIME_KEYED else self._results and self._results.time_column
         identity = [*self.key_columns, *([timed] if timed else [])]
-        for both in compare(*self._sides):
-            before, after = (self._shown(rows) for rows in both)
+        for both in compare(*self._sides, only=only):
+            before, after = (self._shown(rows, table) for rows, table in zip(both, self._found, strict=True))
             found = changes_of(before, after, identity, self._columns)
             if found.num_rows:
                 yield from found.combine_chunks().to_batches()
@@ -134,7 +139,9 @@ class StateDiff(Answer):
         """Return the number of changes of each kind."""
         found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for batch in self.to_batches():
-            found.update({one["values"]: one["counts"] for one in batch.column(CHANGE).value_counts().to_pylist()})
+            found.update(
+                {count["values"]: count["counts"] for count in batch.column(CHANGE).value_counts().to_pylist()}
+            )
         return dict(found)
 
     def __repr__(self) -> str:
@@ -151,11 +158,12 @@ class StateDiff(Answer):
     def _columns(self) -> pa.Schema:
         return self._shape.schema if self._results is None else self._results.columns
 
-    def _shown(self, rows: pa.Table) -> pa.Table:
-        """Finish the rows where results are wanted."""
+    def _shown(self, rows: pa.Table, found: PinnedTable) -> pa.Table:
+        """Finish the rows of one side where results are wanted."""
         if self._results is None:
             return rows
-        return pa.concat_tables([self._columns.empty_table(), *self._results.finish([rows])])
+        results = self._results.finish([rows], StoredElements.beside(found))
+        return pa.concat_tables([self._columns.empty_table(), *results])
 
     @property
     def _shape(self) -> TableShape:
@@ -182,13 +190,7 @@ def diff_state(
     changes show the columns that the operator puts out. Windows of other kinds cannot be compared in this way: a result
     is made of several panes, which change one by one.
 
-    >>> from statebed.storage import LocalStore
-    >>> flow = sb.Flow("rides")
-    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
-    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
-    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
-    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
-    ...     test.feed("rides", [{"driver": "bob", "fare": 5.0, "ts": "2026-01-01T12:01:00Z"}])
+    >>> sb.testing.write_example("state")
     >>> sb.diff_state("state", job="rides", operator="earned", since=2).to_arrow()["driver"].to_pylist()
     ['bob']
     """
@@ -216,7 +218,7 @@ def diff_at(
 ) -> StateDiff:
     """Return the changes like `diff_state`, for a job whose location is known."""
     if aggregates and not results:
-        raise InputError("`aggregates` finish results, and `results` is False", fix="pass results=True, too")
+        raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
     after = _find(location, operator, table, until, results=results)
     made = finished_results(after, TableShape(after.config), aggregates) if results else None
     if made is not None and made.in_time_order:
@@ -236,3 +238,38 @@ def _find(
     if isinstance(at, str):
         return find_table(location, operator=operator, table=table, savepoint=at, results=results)
     return find_table(location, operator=operator, table=table, epoch=at, results=results)
+
+
+CHANGE = "change"
+INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER = KINDS = ("insert", "delete", "update_before", "update_after")
+
+
+def change_schema(rows: pa.Schema) -> pa.Schema:
+    """Return the schema of changes of rows."""
+    return pa.schema([pa.field(CHANGE, pa.string(), nullable=False), *rows])
+
+
+def changes_of(before: pa.Table, after: pa.Table, identity: list[str], schema: pa.Schema) -> pa.Table:
+    """Return the changes. Rows that agree in the columns of `identity` are versions of the same row, and both sides of
+    an update are adjacent. All rows of an identity must be passed together. Rows that occur equally often on both sides
+    are left out.
+    """
+    sides = [pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema) for rows in (before, after)]
+    both = pa.concat_tables(sides).combine_chunks()
+    is_after = np.arange(both.num_rows) >= before.num_rows
+    grouping = group_equal(both)
+    net = grouping.add(np.where(is_after, np.int64(1), np.int64(-1)))
+    changed = np.flatnonzero(net)
+    rows = np.repeat(grouping.first_rows[changed], np.abs(net[changed]))
+    came = np.repeat(net[changed] > 0, np.abs(net[changed]))
+    found = both.take(from_numpy(rows, pa.int64()))
+    if identity:
+        same = group_equal(found.select(identity))
+        groups, updated = same.group_of_rows(), same.any(came) & same.any(~came)
+    else:
+        groups, updated = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.bool_)
+    order = np.lexsort((came, groups))
+    kinds = np.where(updated[groups], 2 + came.astype(np.int64), 1 - came.astype(np.int64))
+    labels = pa.array(KINDS).take(from_numpy(kinds[order], pa.int64()))
+    ordered = found.take(from_numpy(order.astype(np.int64), pa.int64()))
+    return pa.Table.from_arrays([labels, *ordered.columns], schema=change_schema(schema))

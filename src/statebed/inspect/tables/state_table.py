@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.schema import TIME
-from statebed.inspect.tables.finished_rows import Finished
+from statebed.inspect.tables.finished_rows import FinishedRows
 from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import JobLocation, PinnedTable, find_location, find_table
 from statebed.inspect.tables.pushdown import by_keys, narrowed
@@ -26,6 +26,7 @@ from statebed.inspect.tables.request import Instant, Key, Request
 from statebed.inspect.tables.row_reader import rows_of_part
 from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.slices import Slice, answers_of_part, slices_of
+from statebed.inspect.tables.stored_elements import StoredElements
 from statebed.inspect.tables.stored_results import finished_results
 from statebed.inspect.tables.table_shape import TableShape
 from statebed.operators.finished_results import UserAggregates
@@ -35,18 +36,13 @@ from statebed.operators.labels import stored_label, written_name
 class StateTable(Answer):
     """One table of an operator at one epoch. Immutable; created by `read_state`.
 
-    >>> from statebed.storage import LocalStore
-    >>> flow = sb.Flow("rides")
-    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
-    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
-    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
-    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
+    >>> sb.testing.write_example("state")
     >>> earned = sb.read_state("state", job="rides", operator="earned", results=True)
     >>> earned.to_arrow().num_rows
-    1
+    2
     """
 
-    def __init__(self, found: PinnedTable, request: Request, finished: Finished | None = None) -> None:
+    def __init__(self, found: PinnedTable, request: Request, finished: FinishedRows | None = None) -> None:
         self._found = found
         self._request = request
         self._finished = finished
@@ -208,7 +204,7 @@ class StateTable(Answer):
         what = "results" if self.finished else self.kind
         return f"{self.job} / {self.operator_name} / {self.table} at epoch {self.epoch} ({what})"
 
-    def _with(self, request: Request, finished: Finished | None = None) -> "StateTable":
+    def _with(self, request: Request, finished: FinishedRows | None = None) -> "StateTable":
         return StateTable(self._found, request, finished)
 
     def _plans(self, request: Request) -> list[PartPlan]:
@@ -221,10 +217,10 @@ class StateTable(Answer):
     def _count_of(self, plan: PartPlan) -> int:
         """Count the rows of a plan without opening files whose rows all count."""
         count = 0
-        for one in plan.files:
-            whole = not one.hidden and not plan.request.keys and not plan.request.by_time
-            whole = whole and owns_all(one.entry)
-            count += one.entry.rows if whole else sum(rows.num_rows for rows in rows_of_part(plan.only(one)))
+        for file in plan.files:
+            whole = not file.hidden and not plan.request.keys and not plan.request.by_time
+            whole = whole and owns_all(file.entry)
+            count += file.entry.rows if whole else sum(rows.num_rows for rows in rows_of_part(plan.only(file)))
         return count
 
 
@@ -252,14 +248,10 @@ def read_state(
     and `savepoint`, the newest epoch is read. `internal` adds the columns `_key_hash` and `_seq`. `storage_options` are
     settings of the object store, as for `get_storage_provider`.
 
-    >>> from statebed.storage import LocalStore
-    >>> flow = sb.Flow("rides")
-    >>> rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "1 minute"))
-    >>> earned = rides.key_by("driver", name="earned").agg(total=sb.sum("fare"))
-    >>> with sb.testing.run(flow, store=LocalStore("state")) as test:
-    ...     test.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:00Z"}])
-    >>> sb.read_state("state", job="rides", operator="earned", results=True).to_arrow().to_pylist()
-    [{'driver': 'ann', 'total': 7.5}]
+    >>> sb.testing.write_example("state")
+    >>> earned = sb.read_state("state", job="rides", operator="earned", results=True)
+    >>> sorted(earned.to_arrow().to_pylist(), key=str)
+    [{'driver': 'ann', 'total': 7.5}, {'driver': 'bob', 'total': 5.0}]
     """
     location = find_location(url, job, storage_options=storage_options)
     return table_at(
@@ -303,9 +295,9 @@ def table_at(
     return StateTable(found, request, finished)
 
 
-def _finished(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> Finished | None:
+def _finished(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> FinishedRows | None:
     results = finished_results(found, shape, users)
     if results is None:
         return None
     where = f"{stored_label(found.operator, found.entry.definition)}, table {found.table!r}"
-    return Finished(results, tuple(results.columns.names), where=where)
+    return FinishedRows(results, tuple(results.columns.names), StoredElements.beside(found), where=where)

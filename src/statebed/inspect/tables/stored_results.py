@@ -7,7 +7,7 @@ from statebed.operators.finished_results import Results, StoredTable, UserAggreg
 
 def finished_results(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> Results | None:
     """Return what finishes the rows of a table; None: they are results already."""
-    reached = [one.watermark_us for one in found.entry.inputs if one.HasField("watermark_us")]
+    reached = [input_.watermark_us for input_ in found.entry.inputs if input_.HasField("watermark_us")]
     if found.entry.HasField("highest_closed_end_us"):
         reached.append(found.entry.highest_closed_end_us)
     stored = StoredTable(

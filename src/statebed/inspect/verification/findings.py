@@ -20,7 +20,7 @@ class ObjectKind(enum.Enum):
     HEARTBEAT = "heartbeat of a run"
 
 
-class Trouble(enum.Enum):
+class DamageKind(enum.Enum):
     """Kind of damage."""
 
     MISSING = "missing"
@@ -34,7 +34,7 @@ class Finding:
     path: str
     """Path relative to the job's folder."""
     kind: ObjectKind
-    trouble: Trouble
+    trouble: DamageKind
     problem: str
     epochs: tuple[int, ...] = ()
     """Records that need it, in ascending order."""
@@ -63,7 +63,7 @@ class Orphan:
 
 
 @dataclass(frozen=True)
-class Awaited:
+class UnprovenLoss:
     """An object that is missing, perhaps legitimately: it cannot be known whether it was removed. Not an error."""
 
     path: str
@@ -99,7 +99,7 @@ class Verification:
     """Number of objects read and checked."""
     bytes: int
     findings: tuple[Finding, ...] = ()
-    awaited: tuple[Awaited, ...] = ()
+    awaited: tuple[UnprovenLoss, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     orphans_known: bool = True
     """Whether orphans are known. If metadata is damaged, its references cannot be distinguished from orphans, and none
@@ -132,4 +132,4 @@ class Verification:
     def _log_is_broken(self, head: int) -> bool:
         """Return whether a newer record is damaged, or any record is missing."""
         records = [finding for finding in self.findings if finding.kind is ObjectKind.RECORD]
-        return any(one.trouble is Trouble.MISSING or max(one.epochs) > head for one in records)
+        return any(record.trouble is DamageKind.MISSING or max(record.epochs) > head for record in records)

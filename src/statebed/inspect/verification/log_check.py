@@ -12,8 +12,8 @@ from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import EpochNotRetainedError, FormatError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
-from statebed.inspect.verification.needs import Needer, finding
+from statebed.inspect.verification.findings import DamageKind, Finding, ObjectKind
+from statebed.inspect.verification.needs import NeedingRecord, finding
 
 READS_AT_ONCE = 8
 _GONE = "something other than statebed removed it"
@@ -39,8 +39,8 @@ class LogReading:
     def min_epoch(self) -> int:
         return self.head.min_epoch if self.head is not None else 1
 
-    def needer(self, epoch: int) -> Needer:
-        return Needer(epoch, strict=epoch >= self.min_epoch)
+    def needer(self, epoch: int) -> NeedingRecord:
+        return NeedingRecord(epoch, strict=epoch >= self.min_epoch)
 
     def pins(self) -> dict[str, tuple[pb.Pin, bool]]:
         """Return the savepoints of all records by the paths of their copies, and whether each is still retained."""
@@ -61,10 +61,10 @@ def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
         except NewerFormatError:
             raise
         except FormatError as error:
-            findings[number] = _record_finding(number, Trouble.DAMAGED, error.what)
+            findings[number] = _record_finding(number, DamageKind.DAMAGED, error.what)
     numbers = {*records, *findings}
     for number in _missing(log, numbers, records, listed):
-        findings[number] = _record_finding(number, Trouble.MISSING, _GONE)
+        findings[number] = _record_finding(number, DamageKind.MISSING, _GONE)
     return LogReading(records, tuple(findings[n] for n in sorted(findings)), size, tuple(sorted(findings)))
 
 
@@ -102,8 +102,8 @@ def _missing(
 def newest_record(log: CheckpointLog) -> pb.CheckpointMetadata | None:
     """Return the newest record that is readable now, regardless of gaps below it."""
     observations = (log.observe(number) for number in reversed(log.numbers()))
-    return next((one.record for one in observations if one.record is not None), None)
+    return next((observation.record for observation in observations if observation.record is not None), None)
 
 
-def _record_finding(number: int, trouble: Trouble, problem: str) -> Finding:
-    return finding(names.record(number), ObjectKind.RECORD, trouble, problem, [Needer(number)])
+def _record_finding(number: int, trouble: DamageKind, problem: str) -> Finding:
+    return finding(names.record(number), ObjectKind.RECORD, trouble, problem, [NeedingRecord(number)])

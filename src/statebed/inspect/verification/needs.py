@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.verification.bytes_check import Expectation
-from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
+from statebed.inspect.verification.findings import DamageKind, Finding, ObjectKind
 
 
 @dataclass(frozen=True)
-class Needer:
+class NeedingRecord:
     """A record, or the copy of one that belongs to the named savepoint."""
 
     epoch: int
@@ -23,32 +23,32 @@ class Needer:
 
 
 @dataclass
-class Need:
+class NeededObject:
     """One object, its expected bytes, and what needs it."""
 
     kind: ObjectKind
     expected: Expectation
-    needers: set[Needer] = field(default_factory=set)
+    needers: set[NeedingRecord] = field(default_factory=set)
 
     @property
     def path(self) -> str:
         return self.expected.path
 
-    def finding(self, trouble: Trouble, problem: str) -> Finding:
+    def finding(self, trouble: DamageKind, problem: str) -> Finding:
         return finding(self.path, self.kind, trouble, problem, self.needers)
 
 
-class Needs:
+class NeededObjects:
     """All objects to check, each once, with everything that needs it."""
 
     def __init__(self) -> None:
-        self._needs: dict[tuple[str, int, int], Need] = {}
+        self._needs: dict[tuple[str, int, int], NeededObject] = {}
 
-    def add(self, kind: ObjectKind, expected: Expectation, needers: Iterable[Needer]) -> None:
+    def add(self, kind: ObjectKind, expected: Expectation, needers: Iterable[NeedingRecord]) -> None:
         key = (expected.path, expected.size, expected.crc32c)
-        self._needs.setdefault(key, Need(kind, expected)).needers.update(needers)
+        self._needs.setdefault(key, NeededObject(kind, expected)).needers.update(needers)
 
-    def all(self) -> list[Need]:
+    def all(self) -> list[NeededObject]:
         return list(self._needs.values())
 
     @property
@@ -56,7 +56,9 @@ class Needs:
         return {need.path for need in self._needs.values()}
 
 
-def finding(path: str, kind: ObjectKind, trouble: Trouble, problem: str, needers: Iterable[Needer]) -> Finding:
+def finding(
+    path: str, kind: ObjectKind, trouble: DamageKind, problem: str, needers: Iterable[NeedingRecord]
+) -> Finding:
     """Build the finding of an object, with the epochs and savepoints that it affects."""
     needers = list(needers)
     return Finding(
@@ -64,8 +66,8 @@ def finding(path: str, kind: ObjectKind, trouble: Trouble, problem: str, needers
         kind=kind,
         trouble=trouble,
         problem=problem,
-        epochs=tuple(sorted({one.epoch for one in needers if not one.savepoint})),
-        savepoints=tuple(sorted({one.savepoint for one in needers if one.savepoint})),
+        epochs=tuple(sorted({needer.epoch for needer in needers if not needer.savepoint})),
+        savepoints=tuple(sorted({needer.savepoint for needer in needers if needer.savepoint})),
     )
 
 

@@ -6,8 +6,8 @@ from statebed.errors import FormatError, NewerFormatError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed
-from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, Orphan, OrphanKind, Trouble
-from statebed.inspect.verification.needs import Needer, finding
+from statebed.inspect.verification.findings import DamageKind, Finding, ObjectKind, Orphan, OrphanKind, UnprovenLoss
+from statebed.inspect.verification.needs import NeedingRecord, finding
 from statebed.protocol.cleanup import is_garbage
 from statebed.storage import ObjectStore
 
@@ -23,7 +23,7 @@ def check_marker(store: ObjectStore, path: str, epoch: int, sink_id: str) -> Che
         right = (marker.epoch, marker.sink_id) == (epoch, sink_id)
         return "" if right else f"it is the marker of sink {marker.sink_id!r} and epoch {marker.epoch}"
 
-    return _checked(store, path, ObjectKind.MARKER, parse, [Needer(epoch)])
+    return _checked(store, path, ObjectKind.MARKER, parse, [NeedingRecord(epoch)])
 
 
 def check_request(store: ObjectStore, path: str) -> Checked:
@@ -84,7 +84,7 @@ def missing_markers(
     ]
     problem = "its run marked a later epoch, so something other than statebed removed it"
     return [
-        finding(path, ObjectKind.MARKER, Trouble.MISSING, problem, [Needer(epoch)])
+        finding(path, ObjectKind.MARKER, DamageKind.MISSING, problem, [NeedingRecord(epoch)])
         for epoch, path in absent
         if path not in listed and store.head(path) is None
     ]
@@ -92,7 +92,7 @@ def missing_markers(
 
 def awaited(
     records: Mapping[int, pb.CheckpointMetadata], head: pb.CheckpointMetadata | None, listed: Collection[str]
-) -> list[Awaited]:
+) -> list[UnprovenLoss]:
     """Return objects that may legitimately be missing: the newest marker of a sink, and the record after the newest
     one.
     """
@@ -107,8 +107,8 @@ def awaited(
     unpublished = "the epoch is not published yet, or the marker was removed"
     uncommitted = "the epoch was started but not committed, or the record was removed"
     return [
-        *(Awaited(path, ObjectKind.MARKER, unpublished) for path in markers),
-        *(Awaited(names.record(epoch), ObjectKind.RECORD, uncommitted) for epoch in begun),
+        *(UnprovenLoss(path, ObjectKind.MARKER, unpublished) for path in markers),
+        *(UnprovenLoss(names.record(epoch), ObjectKind.RECORD, uncommitted) for epoch in begun),
     ]
 
 
@@ -138,7 +138,7 @@ def _checked(
     path: str,
     kind: ObjectKind,
     parse: Callable[[bytes], str],
-    needers: Iterable[Needer],
+    needers: Iterable[NeedingRecord],
 ) -> Checked:
     try:
         data = store.get(path)
@@ -150,4 +150,4 @@ def _checked(
         raise
     except FormatError as error:
         problem = error.what
-    return len(data), finding(path, kind, Trouble.DAMAGED, problem, needers) if problem else None
+    return len(data), finding(path, kind, DamageKind.DAMAGED, problem, needers) if problem else None

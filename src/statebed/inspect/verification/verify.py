@@ -26,9 +26,24 @@ from statebed.format.sealed import open_sealed
 from statebed.inspect.jobs import open_log
 from statebed.inspect.verification import side_objects
 from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
-from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, SinkTable, Trouble, Verification
+from statebed.inspect.verification.findings import (
+    DamageKind,
+    Finding,
+    ObjectKind,
+    SinkTable,
+    UnprovenLoss,
+    Verification,
+)
 from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, newest_record, read_log
-from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
+from statebed.inspect.verification.needs import (
+    NeededObject,
+    NeededObjects,
+    NeedingRecord,
+    data_files_of,
+    finding,
+    metadata_of,
+    named_directly,
+)
 from statebed.protocol.records import data_epoch_of
 
 _MISSING = "it is referenced but missing"
@@ -78,10 +93,10 @@ def verify_log(
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _ReadObject:
     """An object that was read."""
 
-    need: Need
+    need: NeededObject
     data: bytes | None = None
     """Bytes of a metadata object."""
     size: int = 0
@@ -94,8 +109,8 @@ class _Verifier:
         self._store = log.store
         self._on_progress = on_progress
         self._findings: list[Finding] = []
-        self._absent: list[Need] = []
-        self._awaited: list[Awaited] = []
+        self._absent: list[NeededObject] = []
+        self._awaited: list[UnprovenLoss] = []
         self._objects = 0
         self._bytes = 0
         self._total = 0
@@ -109,7 +124,7 @@ class _Verifier:
         if partly:
             epochs = self._chosen_epoch(reading, epoch)
             pins = self._chosen_pin(reading, savepoint)
-        self._findings += [one for one in reading.findings if not partly or epoch in one.epochs]
+        self._findings += [problem for problem in reading.findings if not partly or epoch in problem.epochs]
         self._count(reading.bytes, objects=len(reading.records) + len(reading.lost))
         needers = [(reading.records[number], reading.needer(number)) for number in epochs]
         needers += self._savepoints(pins)
@@ -120,7 +135,7 @@ class _Verifier:
         markers = set() if partly else self._check_beside(reading, listed)
         self._name_absent()
         named = {*needs.paths, *metadata.paths, *markers, *pins}
-        known = not reading.lost and not any(one.kind in _NAMING for one in self._findings)
+        known = not reading.lost and not any(problem.kind in _NAMING for problem in self._findings)
         orphans = side_objects.orphans(listed, named, reading.head) if known and not partly and reading.head else []
         return Verification(
             job=self._log.job_id,
@@ -132,7 +147,7 @@ class _Verifier:
             savepoints=tuple(sorted(pin.savepoint for pin, alive in pins.values() if alive)),
             objects=self._objects,
             bytes=self._bytes,
-            findings=tuple(sorted(self._findings, key=lambda one: one.path)),
+            findings=tuple(sorted(self._findings, key=lambda problem: problem.path)),
             awaited=tuple(self._awaited),
             orphans=tuple(orphans),
             orphans_known=known and not partly,
@@ -158,8 +173,8 @@ class _Verifier:
         )
 
     def _chosen_pin(self, reading: LogReading, savepoint: str | None) -> dict[str, tuple[pb.Pin, bool]]:
-        alive = {path: one for path, one in reading.pins().items() if one[1]}
-        chosen = {path: one for path, one in alive.items() if one[0].savepoint == savepoint}
+        alive = {path: pin for path, pin in reading.pins().items() if pin[1]}
+        chosen = {path: pin for path, pin in alive.items() if pin[0].savepoint == savepoint}
         if savepoint is not None and not chosen:
             known = sorted(pin.savepoint for pin, _ in alive.values())
             raise SavepointError(
@@ -169,21 +184,21 @@ class _Verifier:
             )
         return chosen
 
-    def _savepoints(self, pins: dict[str, tuple[pb.Pin, bool]]) -> list[tuple[pb.CheckpointMetadata, Needer]]:
+    def _savepoints(self, pins: dict[str, tuple[pb.Pin, bool]]) -> list[tuple[pb.CheckpointMetadata, NeedingRecord]]:
         """Return the copies of records that savepoints retain, as far as they can be read."""
         wanted = [
-            Need(
+            NeededObject(
                 ObjectKind.SAVEPOINT,
                 Expectation(path, int(pin.size), int(pin.crc32c)),
-                {Needer(int(pin.epoch), savepoint=pin.savepoint, strict=alive)},
+                {NeedingRecord(int(pin.epoch), savepoint=pin.savepoint, strict=alive)},
             )
             for path, (pin, alive) in pins.items()
         ]
         return [(copy, needer) for need, copy in self._parsed(pb.CheckpointMetadata, wanted) for needer in need.needers]
 
-    def _needs(self, needers: list[tuple[pb.CheckpointMetadata, Needer]]) -> tuple[Needs, Needs]:
+    def _needs(self, needers: list[tuple[pb.CheckpointMetadata, NeedingRecord]]) -> tuple[NeededObjects, NeededObjects]:
         """Return the metadata, which is read and checked here, and the objects that it and the records refer to."""
-        metadata, needs = Needs(), Needs()
+        metadata, needs = NeededObjects(), NeededObjects()
         for record, needer in needers:
             for expected in metadata_of(record):
                 metadata.add(ObjectKind.SUBTASK_METADATA, expected, [needer])
@@ -196,7 +211,7 @@ class _Verifier:
 
     # ---- checking ----------------------------------------------------------------------------------------------
 
-    def _parsed(self, kind: type[M], wanted: list[Need]) -> Iterator[tuple[Need, M]]:
+    def _parsed(self, kind: type[M], wanted: list[NeededObject]) -> Iterator[tuple[NeededObject, M]]:
         """Yield the sealed objects that are intact."""
         for looked in self._concurrently(self._read, wanted):
             self._take(looked)
@@ -207,25 +222,25 @@ class _Verifier:
             except NewerFormatError:
                 raise
             except FormatError as error:
-                self._findings.append(looked.need.finding(Trouble.DAMAGED, error.what))
+                self._findings.append(looked.need.finding(DamageKind.DAMAGED, error.what))
 
-    def _read(self, need: Need) -> _Looked:
+    def _read(self, need: NeededObject) -> _ReadObject:
         try:
             data = self._store.get(need.path)
         except ObjectMissingError:
-            return _Looked(need, finding=need.finding(Trouble.MISSING, _MISSING))
+            return _ReadObject(need, finding=need.finding(DamageKind.MISSING, _MISSING))
         problem = problem_of_bytes(data, need.expected)
         if problem is not None:
-            return _Looked(need, None, len(data), need.finding(Trouble.DAMAGED, problem))
-        return _Looked(need, data, len(data))
+            return _ReadObject(need, None, len(data), need.finding(DamageKind.DAMAGED, problem))
+        return _ReadObject(need, data, len(data))
 
-    def _check(self, need: Need) -> _Looked:
+    def _check(self, need: NeededObject) -> _ReadObject:
         try:
             problem = problem_of(self._store, need.expected)
         except (ObjectMissingError, MissingFileError):
-            return _Looked(need, finding=need.finding(Trouble.MISSING, _MISSING))
-        found = None if problem is None else need.finding(Trouble.DAMAGED, problem)
-        return _Looked(need, None, need.expected.size, found)
+            return _ReadObject(need, finding=need.finding(DamageKind.MISSING, _MISSING))
+        found = None if problem is None else need.finding(DamageKind.DAMAGED, problem)
+        return _ReadObject(need, None, need.expected.size, found)
 
     def _check_beside(self, reading: LogReading, listed: dict[str, int]) -> set[str]:
         """Check markers, requests, ends and heartbeats of runs that are there; return the paths of the markers."""
@@ -253,12 +268,12 @@ class _Verifier:
         newest = newest_record(self._log)
         retained = {n: record for n, record in reading.records.items() if newest and n >= newest.min_epoch}
         self._findings += side_objects.missing_markers(self._store, retained, listed)
-        missing = {one.path for one in self._findings}
-        self._awaited = [one for one in side_objects.awaited(retained, newest, listed) if one.path not in missing]
+        missing = {problem.path for problem in self._findings}
+        self._awaited = [loss for loss in side_objects.awaited(retained, newest, listed) if loss.path not in missing]
         return set(markers)
 
-    def _take(self, looked: _Looked) -> None:
-        if looked.finding is not None and looked.finding.trouble is Trouble.MISSING:
+    def _take(self, looked: _ReadObject) -> None:
+        if looked.finding is not None and looked.finding.trouble is DamageKind.MISSING:
             self._absent.append(looked.need)
             return
         self._findings += [looked.finding] if looked.finding is not None else []
@@ -277,12 +292,12 @@ class _Verifier:
         least, alive = (head.min_epoch, {pin.savepoint for pin in head.pins}) if head else (0, set())
         for need in self._absent:
             strict = [
-                one
-                for one in need.needers
-                if one.strict and (one.savepoint in alive if one.savepoint else one.epoch >= least)
+                needer
+                for needer in need.needers
+                if needer.strict and (needer.savepoint in alive if needer.savepoint else needer.epoch >= least)
             ]
             if strict:
-                self._findings.append(finding(need.path, need.kind, Trouble.MISSING, _MISSING, strict))
+                self._findings.append(finding(need.path, need.kind, DamageKind.MISSING, _MISSING, strict))
 
     def _count(self, size: int, *, objects: int) -> None:
         self._bytes += size
@@ -290,7 +305,9 @@ class _Verifier:
         total = max(self._total, self._bytes)
         self._on_progress(Progress(self._bytes, total, self._objects, len(self._findings)))
 
-    def _concurrently(self, look: Callable[[Need], _Looked], needs: list[Need]) -> Iterator[_Looked]:
+    def _concurrently(
+        self, look: Callable[[NeededObject], _ReadObject], needs: list[NeededObject]
+    ) -> Iterator[_ReadObject]:
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
             yield from pool.map(look, needs)
 

@@ -33,9 +33,9 @@ from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.pairs import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.quantities import duration_text
-from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
+from statebed.state import KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import ascending
 
@@ -50,7 +50,7 @@ BIN = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class AsOfJoin:
+class AsOfJoin(OperatorBase):
     """Definition of an as-of join."""
 
     operator_id: str
@@ -127,10 +127,6 @@ class AsOfJoin:
             ),
         }
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(
@@ -140,19 +136,9 @@ class AsOfJoin:
             **replace(self.columns, right=self.right).described(),
         )
 
-    def output_watermark(self, watermark_us: int) -> int:
-        """Return the watermark itself: left rows keep their times, and all up to the watermark have been emitted."""
-        return watermark_us
-
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         """Return True: rows of any time may be waiting."""
         return before_us is None or after_us > before_us
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         columns = replace(self.columns, right=self.right)

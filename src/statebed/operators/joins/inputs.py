@@ -9,7 +9,7 @@ from statebed.arrays.columns import int64_values
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import TIME
 from statebed.format.stream_schema import Output
-from statebed.operators.input_rows import Admitted, gathered, late_output, late_rows
+from statebed.operators.input_rows import AdmittedRows, gathered, late_output, late_rows
 from statebed.operators.joins.join_columns import JoinColumns
 from statebed.operators.joins.join_type import JoinSide
 from statebed.operators.operator import LATE, MAIN, Clock, StepResult
@@ -24,14 +24,14 @@ def late_name(name: str) -> str:
 
 def late_outputs(columns: JoinColumns) -> dict[str, Output]:
     """Return the outputs of late rows by name."""
-    return {late_name(one.name): late_output(one) for one in (columns.left, columns.right)}
+    return {late_name(side.name): late_output(side) for side in (columns.left, columns.right)}
 
 
 def gathered_sides(
     columns: JoinColumns, batches: Sequence[Iterable[pa.RecordBatch]], *, where: str
 ) -> dict[JoinSide, pa.Table]:
     """Collect all rows of each side."""
-    return {side: gathered(some, columns.side(side), where=where) for side, some in zip(SIDES, batches, strict=True)}
+    return {side: gathered(rows, columns.side(side), where=where) for side, rows in zip(SIDES, batches, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sides:
 
     columns: JoinColumns
     operator_id: str
-    admitted: Mapping[JoinSide, Admitted]
+    admitted: Mapping[JoinSide, AdmittedRows]
 
     def matches(self, pairs: int) -> pb.JoinMatches:
         """Return the statistics of the epoch: rows and event times of both inputs, and the number of pairs."""
@@ -56,8 +56,8 @@ class Sides:
                 outputs[late_name(one.name)] = late_rows(found.late, one, clock.late_us, self.operator_id)
         return StepResult(
             outputs=outputs,
-            rows_in=sum(found.rows_in for found in self.admitted.values()),
-            rows_late=sum(found.late.num_rows for found in self.admitted.values()),
+            rows_in=sum(side_rows.rows_in for side_rows in self.admitted.values()),
+            rows_late=sum(side_rows.late.num_rows for side_rows in self.admitted.values()),
             counts=counts or {},
         )
 

@@ -34,11 +34,11 @@ from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCon
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.matches import MatchInterval
-from statebed.operators.joins.pairs import Flags, Indexed, Integers, PairRule, Pairs, SideRows, in_output_order
+from statebed.operators.joins.pairs import Flags, IndexedSide, Integers, PairRule, Pairs, SideRows, in_output_order
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.quantities import duration_text
-from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
 
 MAX_BOUND_US = 1 << 60
@@ -55,7 +55,7 @@ TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
 
 
 @dataclass(frozen=True)
-class IntervalJoin:
+class IntervalJoin(OperatorBase):
     """Definition of an interval join."""
 
     operator_id: str
@@ -103,10 +103,6 @@ class IntervalJoin:
     def tables(self) -> Mapping[str, TableConfig]:
         return {TABLE[side]: self._table(side) for side in SIDES}
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(
@@ -130,9 +126,6 @@ class IntervalJoin:
 
     def closing_watermark(self, event_time_us: int) -> int:
         return event_time_us + self._longest_wait
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
@@ -242,8 +235,8 @@ class _JoinEpoch:
         *,
         mark: Flags | None = None,
     ) -> Iterator[pa.Table]:
-        for some in others:
-            for pairs, theirs in self._indexed[side].pairs(some):
+        for rows in others:
+            for pairs, theirs in self._indexed[side].pairs(rows):
                 if mark is not None:
                     mark[theirs] = True
                 self.pairs += len(theirs)
@@ -267,7 +260,7 @@ class _JoinEpoch:
         for piece in _together(self._touched()):
             some = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
             for earlier in self._state_partners(some):
-                some.ask(earlier)
+                some.mark_matches(earlier)
             yield self._alone(some.rows, ~some.matched)
 
     def _touched(self) -> Iterator[pa.Table]:
@@ -287,10 +280,10 @@ class _JoinEpoch:
         for piece in _together(self._views[side].scan(*span)) if span is not None else ():
             old = self._matching.index(SideRows.timed(side, piece))
             for others in itertools.chain(self._state_partners(old), [self._new[side.other]]):
-                old.ask(others)
+                old.mark_matches(others)
             yield self._alone(old.rows, ~old.matched)
 
-    def _prefetch_partners(self, asking: Indexed) -> None:
+    def _prefetch_partners(self, asking: IndexedSide) -> None:
         """Prefetch the stored partners in the background if there are many rows to look up."""
         if len(asking.rows) >= MANY_ROWS:
             lows, highs = self._matching.partners(asking.rows)
@@ -298,7 +291,7 @@ class _JoinEpoch:
             other = self._views[asking.rows.side.other]
             other.prefetch(int(lows.min()), behind if behind < END else None, spare=True)
 
-    def _state_partners(self, asking: Indexed) -> Iterator[SideRows]:
+    def _state_partners(self, asking: IndexedSide) -> Iterator[SideRows]:
         """Yield stored rows of the other side that may be in a pair with these."""
         rows, other = asking.rows, asking.rows.side.other
         if not len(rows):
@@ -321,7 +314,7 @@ def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
     held: list[pa.Table] = []
     for piece in pieces:
         held.append(piece)
-        if sum(one.num_rows for one in held) >= ROWS_AT_ONCE:
+        if sum(held_piece.num_rows for held_piece in held) >= ROWS_AT_ONCE:
             yield pa.concat_tables(held).combine_chunks()
             held = []
     if held:

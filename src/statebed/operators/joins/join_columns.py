@@ -81,7 +81,7 @@ class JoinColumns:
             )
 
     def _check_keys(self, where: str) -> None:
-        kinds = [[one.columns.field(key).type for key in one.keys] for one in (self.left, self.right)]
+        kinds = [[side.columns.field(key).type for key in side.keys] for side in (self.left, self.right)]
         if kinds[0] != kinds[1]:
             raise InputError(
                 f"the keys {_described(self.left)} and {_described(self.right)} do not match",
@@ -91,7 +91,7 @@ class JoinColumns:
 
     def check_append_only(self, *, where: str) -> None:
         """Raise InputError for changelog inputs, in joins whose results are final."""
-        changing = [one.name for one in (self.left, self.right) if one.changes is Changes.CHANGELOG]
+        changing = [side.name for side in (self.left, self.right) if side.changes is Changes.CHANGELOG]
         if changing:
             raise InputError(
                 f"the inputs {changing} are changelogs: emitted results may have to be retracted, "
@@ -184,7 +184,9 @@ class JoinColumns:
     def _keys(self) -> list[pa.Field]:
         fields = [self.left.columns.field(key) for key in self.left.keys]
         others = [self.right.columns.field(key) for key in self.right.keys]
-        return [one.with_nullable(one.nullable or other.nullable) for one, other in zip(fields, others, strict=True)]
+        return [
+            field.with_nullable(field.nullable or other.nullable) for field, other in zip(fields, others, strict=True)
+        ]
 
     def _values(self, side: JoinSide) -> list[pa.Field]:
         one, shown = self.side(side), self.names[side]

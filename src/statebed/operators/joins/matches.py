@@ -46,18 +46,18 @@ def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:
     if not found:
         return None
     return pb.JoinMatches(
-        pairs=sum(one.pairs for one in found),
-        left=_joined(one.left for one in found),
-        right=_joined(one.right for one in found),
+        pairs=sum(match.pairs for match in found),
+        left=_joined(match.left for match in found),
+        right=_joined(match.right for match in found),
     )
 
 
 def _joined(parts: Iterable[pb.InputTimes]) -> pb.InputTimes:
-    found = [one for one in parts if one.rows]
+    found = [times for times in parts if times.rows]
     return pb.InputTimes(
-        rows=sum(one.rows for one in found),
-        first_us=min((one.first_us for one in found), default=None),
-        last_us=max((one.last_us for one in found), default=None),
+        rows=sum(times.rows for times in found),
+        first_us=min((times.first_us for times in found), default=None),
+        last_us=max((times.last_us for times in found), default=None),
     )
 
 
@@ -72,7 +72,7 @@ def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int
     if "window" in described:
         window = Window.from_data(described["window"])
         interval = f"both rows are in the same {window.described()}"
-        has_passed = all(window.newest_end(one.first_us) <= watermark_us for one in (left, right))
+        has_passed = all(window.newest_end(side.first_us) <= watermark_us for side in (left, right))
         excluded = False
     else:
         bounds = MatchInterval(int(described["lower_us"]), int(described["upper_us"]))
@@ -82,7 +82,7 @@ def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int
         excluded = farthest < bounds.lower_us or nearest > bounds.upper_us
     if not has_passed or (not excluded and min(left.rows, right.rows) < LEAST_ROWS):
         return None
-    ranges = "; ".join(f"{side.value}: {_range(one)}" for side, one in zip(SIDES, (left, right), strict=True))
+    ranges = "; ".join(f"{side.value}: {_range(times)}" for side, times in zip(SIDES, (left, right), strict=True))
     why = "these times exclude a pair" if excluded else "check its sign, the time zones, and the keys of both streams"
     return (
         f"the join has found no pair, and rows of both streams have left ({ranges}). The watermark is at "
@@ -94,7 +94,7 @@ def entry_warning(entry: pb.OperatorEntry) -> str | None:
     """Return the warning about an operator in a record; None if there is none."""
     if not entry.HasField("matches"):
         return None
-    marks = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+    marks = [input_.watermark_us for input_ in entry.inputs if input_.HasField("watermark_us")]
     return no_pairs_warning(entry.definition, entry.matches, min(marks, default=None))
 
 

@@ -63,9 +63,9 @@ class PairRule:
     upper: int = 0
     condition: PairCondition | None = None
 
-    def index(self, rows: SideRows) -> "Indexed":
+    def index(self, rows: SideRows) -> "IndexedSide":
         """Build an index over rows of one side."""
-        return Indexed(self, rows)
+        return IndexedSide(self, rows)
 
     def hashes_and_keys(self, rows: SideRows) -> tuple[npt.NDArray[np.uint64], list[pa.Array]]:
         keys = [one_chunk(rows.table[name]) for name in self.columns.side(rows.side).keys]
@@ -82,8 +82,8 @@ class PairRule:
         return shifted(rows.numbers, -self.upper), shifted(rows.numbers, -self.lower)
 
 
-class Indexed:
-    """Indexed rows of one side, against which rows of the other side are probed."""
+class IndexedSide:
+    """IndexedSide rows of one side, against which rows of the other side are probed."""
 
     def __init__(self, matching: PairRule, rows: SideRows) -> None:
         self.rows = rows
@@ -109,7 +109,7 @@ class Indexed:
                 self.matched[at[0]] = True
                 yield found, at[1]
 
-    def ask(self, others: SideRows) -> None:
+    def mark_matches(self, others: SideRows) -> None:
         """Update `matched` with rows of the other side, without building pairs."""
         for _ in self.pairs(others):
             pass

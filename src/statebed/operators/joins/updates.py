@@ -1,8 +1,8 @@
 """Changes of an updating join in one epoch: the difference between its results before and after the epoch.
 
-The weight of a pair is the product of its rows' weights. With L and R for the stored rows and dL and dR for the changes
-of the epoch, the pairs change by dL x R + L x dR + dL x dR. So only pairs with a changed row are built, and the rows of
-the other side are read in pages: a key with many rows costs time for the pairs it produces, but not memory.
+The weight of a pair is the product of its rows' weights. Only pairs with a changed row are built, each of them once:
+changed rows of one side with unchanged rows of the other, which are read in pages, and changed rows with each other. A
+key with many rows costs time for the pairs it produces, but not memory.
 
 A row without a partner is a result by itself. Without a condition, either all rows of a key have partners or none has:
 where that changes, all rows of the key are read. With a condition, the partners of a row are counted pair by pair.
@@ -22,7 +22,7 @@ from statebed.operators.joins.join_columns import JoinColumns, PairCondition
 from statebed.operators.joins.join_index import expanded
 from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.keyed_rows import taken
-from statebed.operators.weighted_rows import ChangedRows, Touched, WeightedRows, WeightedTable
+from statebed.operators.weighted_rows import ChangedRows, TouchedKeys, WeightedRows, WeightedTable
 from statebed.state import KeyedView
 
 Integers = npt.NDArray[np.int64]
@@ -35,40 +35,58 @@ class Updates:
 
     columns: JoinColumns
     condition: PairCondition | None
-    touched: Touched
+    touched: TouchedKeys
     tables: Mapping[JoinSide, WeightedTable]
     views: Mapping[JoinSide, KeyedView]
     changed: Mapping[JoinSide, ChangedRows]
 
     def results(self) -> Iterator[pa.Table]:
-        """Yield weighted rows, which are not consolidated."""
+        """Yield weighted rows. Each pair and each row without a partner is yielded once; different pairs may be equal
+        rows.
+        """
         if self.columns.how.gives_pairs:
             yield from self._changed_pairs()
         for side in JoinSide:
             if self.columns.how.gives_unmatched(side) or (self.columns.how is JoinKind.SEMI and side is JoinSide.LEFT):
-                yield from self._alone(side) if self.condition is None else self._alone_by_condition(side)
+                yield from self.unmatched(side)
+
+    def unmatched(self, side: JoinSide) -> Iterator[pa.Table]:
+        """Yield changes of rows of one side that are results by themselves."""
+        return self._alone(side) if self.condition is None else self._alone_by_condition(side)
 
     # ---- pairs -----------------------------------------------------------------------------------------------
 
     def _changed_pairs(self) -> Iterator[pa.Table]:
-        """Yield the pairs of changed rows with all stored rows, and with each other."""
+        """Yield the pairs of changed rows with unchanged ones, and with each other."""
         for side in JoinSide:
-            changed = self.changed[side]
-            for page in self._pages(side.other, changed.keys):
-                yield from self._paired(side, changed.weighted(), page)
-        yield from self._paired(
-            JoinSide.LEFT, self.changed[JoinSide.LEFT].weighted(), self.changed[JoinSide.RIGHT].weighted()
-        )
+            changed = self.changed[side].weighted()
+            for page in self._pages(side.other, self.changed[side].keys):
+                rest = self._unchanged(side.other, page)
+                for our_rows, their_rows in self._pairs(side, changed, rest):
+                    weights = changed.weights[our_rows] * rest.weights[their_rows]
+                    yield self._paired(side, (changed.rows, our_rows), (rest.rows, their_rows), weights)
+        left, right = self.changed[JoinSide.LEFT], self.changed[JoinSide.RIGHT]
+        for left_rows, right_rows in self._pairs(JoinSide.LEFT, left.weighted(), right.weighted()):
+            before = left.before[left_rows] * right.before[right_rows]
+            weights = left.after[left_rows] * right.after[right_rows] - before
+            yield self._paired(JoinSide.LEFT, (left.rows, left_rows), (right.rows, right_rows), weights)
 
-    def _paired(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[pa.Table]:
-        """Yield pairs of changed rows of one side and any rows of the other."""
-        for our_rows, their_rows in self._pairs(side, ours, theirs):
-            weights = ours.weights[our_rows] * theirs.weights[their_rows]
-            one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
-            (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
-            rows = self.columns.paired(left, left_at, right, right_at)
-            times = _later(left[TIME], left_at, right[TIME], right_at)
-            yield weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
+    def _unchanged(self, side: JoinSide, page: WeightedRows) -> WeightedRows:
+        """Return the rows of a page that the epoch does not change."""
+        changed = self.changed[side]
+        if not np.isin(changed.keys, page.places).any():
+            return page
+        at = np.flatnonzero(~self.tables[side].among(page, changed))
+        return WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
+
+    def _paired(
+        self, side: JoinSide, one: tuple[pa.Table, Integers], other: tuple[pa.Table, Integers], weights: Integers
+    ) -> pa.Table:
+        """Return pairs of rows of `side` and rows of the other side, each passed as a table and positions in it."""
+        (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
+        rows = self.columns.paired(left, left_at, right, right_at)
+        times = _later(left[TIME], left_at, right[TIME], right_at)
+        return weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
 
     def _pairs(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[tuple[Integers, Integers]]:
         """Yield positions of rows of both sides with equal keys that meet the condition, in chunks; `ours` are rows of
@@ -101,10 +119,12 @@ class Updates:
         if self.columns.how is not JoinKind.SEMI:
             before, after = ~before, ~after
         changed = self.changed[side]
-        yield self._given(side, changed.rows, np.where(after[changed.places], changed.change, 0))
+        shown_before = np.where(before[changed.places], changed.before, 0)
+        yield self._given(side, changed.rows, np.where(after[changed.places], changed.after, 0) - shown_before)
         turned = after.astype(np.int64) - before.astype(np.int64)
         for page in self._pages(side, np.flatnonzero(turned)):
-            yield self._given(side, page.rows, page.weights * turned[page.places])
+            rest = self._unchanged(side, page)
+            yield self._given(side, rest.rows, rest.weights * turned[rest.places])
 
     def _has_rows(self, side: JoinSide) -> tuple[Flags, Flags]:
         """Return whether each touched key has rows on one side, before and after the epoch."""

@@ -5,7 +5,8 @@ multiply: a left row with weight two and a right row with weight three are six p
 as such and retracted when its first partner arrives; semi and anti joins emit and retract left rows in the same way.
 
 State is a multiset table per side: one row for each distinct row of a key, with its weight. An epoch looks up and
-writes the rows that it changes, and reads the rows of the other side that they join with, in pages.
+writes the rows that it changes, and reads the rows of the other side that they join with, in pages. The results are
+collected in chunks that fit into memory (`changelog_spool`).
 
 A retraction of more copies than are stored is counted as unknown and dropped for the surplus. With a time to live, rows
 expire silently: their pairs stay in the result. A row is late only if its time to live is over when it arrives. Rows
@@ -24,7 +25,8 @@ from statebed.arrays.grouping import group_rows
 from statebed.format import names
 from statebed.format.schema import KEY_HASH
 from statebed.format.stream_schema import Changes, Input, Output, weights_of
-from statebed.operators.changelog import UNKNOWN_RETRACTIONS, folded, without_weight
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, without_weight
+from statebed.operators.changelog_spool import ChangelogSpool
 from statebed.operators.input_rows import filtered
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
@@ -33,15 +35,15 @@ from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.updates import Integers, Updates, alone
 from statebed.operators.keyed_rows import admit_updating
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
-from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
-from statebed.operators.weighted_rows import Touched, WeightedTable
-from statebed.state import Combine, KeyedView, TableConfig
+from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
+from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl
+from statebed.operators.weighted_rows import TouchedKeys, WeightedTable
+from statebed.state import KeyedView, TableConfig
 from statebed.state.live.files import BEGINNING
 
 
 @dataclass(frozen=True)
-class UpdatingJoin:
+class UpdatingJoin(OperatorBase):
     """Definition of an updating join."""
 
     operator_id: str
@@ -78,15 +80,11 @@ class UpdatingJoin:
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
-        return {one.name: one.config for one in self.sides.values()}
-
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
+        return {side.name: side.config for side in self.sides.values()}
 
     @cached_property
-    def earlier_tables(self) -> Mapping[str, TableConfig]:
-        return {one.name: one.lists.config for one in self.sides.values()}
+    def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
+        return {side.name: (side.lists.config,) for side in self.sides.values()}
 
     def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:
         for rows in earlier.scan():
@@ -113,16 +111,6 @@ class UpdatingJoin:
             return BEGINNING
         return watermark_us - self.ttl.span_us
 
-    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - the protocol's arguments
-        """Return False: rows that expire change no result."""
-        return False
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
-
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         sides = Sides(
@@ -132,19 +120,55 @@ class UpdatingJoin:
         )
         new = {side: sides.admitted[side].rows for side in SIDES}
         schema = without_weight(self.outputs[MAIN].schema.empty_table()).schema
-        results, unknown = [*self._without_key(new)], 0
+        views = {side: tables.get_keyed(self.sides[side].name) for side in SIDES}
+        unknown = 0
         keyed = {side: filtered(new[side], self._has_key(side, new[side])) for side in SIDES}
-        if any(one.num_rows for one in keyed.values()):
-            touched, places = _touched(self.columns, keyed)
-            views = {side: tables.get_keyed(self.sides[side].name) for side in SIDES}
-            changed = {
-                side: self.sides[side].changed(views[side], touched, keyed[side], places[side]) for side in SIDES
-            }
-            results += Updates(self.columns, self.condition, touched, self.sides, views, changed).results()
-            for side in SIDES:
-                self.sides[side].store(views[side], changed[side])
-            unknown = sum(one.unknown for one in changed.values())
-        return sides.result(clock, folded(results, schema), {UNKNOWN_RETRACTIONS: unknown})
+        with ChangelogSpool(schema, views[JoinSide.LEFT]) as results:
+            for some in self._without_key(new):
+                results.add(some)
+            if any(side_rows.num_rows for side_rows in keyed.values()):
+                touched, places = _touched(self.columns, keyed)
+                changed = {
+                    side: self.sides[side].changed(views[side], touched, keyed[side], places[side]) for side in SIDES
+                }
+                for some in Updates(self.columns, self.condition, touched, self.sides, views, changed).results():
+                    results.add(some)
+                for side in SIDES:
+                    self.sides[side].store(views[side], changed[side])
+                unknown = sum(changes.unknown for changes in changed.values())
+            return sides.result(clock, results.table(), {UNKNOWN_RETRACTIONS: unknown})
+
+    def why_incomplete(self) -> str:
+        if self.ttl is not None:
+            return EXPIRED
+        for side in SIDES:
+            one = self.columns.side(side)
+            nullable = [key for key in one.keys if one.columns.field(key).nullable]
+            if self.how.gives_unmatched(side) and nullable:
+                return (
+                    f"rows of {one.name} with a null in the key {', '.join(nullable)} are results of a "
+                    f"{self.how.value} join, but are not kept in state"
+                )
+        return ""
+
+    def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the join of the rows in the state, as insertions of the main output.
+
+        The rows of one side are read in pieces, and treated as if they had just arrived.
+        """
+        views = {side: tables.get_keyed(self.sides[side].name) for side in SIDES}
+        for side in SIDES:
+            table, other = self.sides[side], self.sides[side.other]
+            if side is JoinSide.RIGHT and not self.how.gives_unmatched(side):
+                continue
+            for rows in views[side].scan():
+                arrived = table.arrived(rows)
+                nothing = other.arrived(views[side.other].table.row_schema.empty_table(), arrived.touched)
+                changed = {side: arrived.rows, side.other: nothing.rows}
+                updates = Updates(self.columns, self.condition, arrived.touched, self.sides, views, changed)
+                for found in updates.results() if side is JoinSide.LEFT else updates.unmatched(side):
+                    if found.num_rows:
+                        yield found.cast(self.outputs[MAIN].schema)
 
     def _has_key(self, side: JoinSide, rows: pa.Table) -> Flags:
         return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)
@@ -157,7 +181,7 @@ class UpdatingJoin:
                 yield alone(self.columns, side, without_weight(new[side]), at, weights_of(new[side]))
 
 
-def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[Touched, dict[JoinSide, Integers]]:
+def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[TouchedKeys, dict[JoinSide, Integers]]:
     """Return the distinct keys of these rows, and the position of the key of each row."""
     hashes = np.concatenate([uint64_values(rows[side][KEY_HASH]) for side in SIDES])
     if not columns.left.keys:
@@ -169,5 +193,5 @@ def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[T
     grouping = group_rows(np.zeros(len(hashes), dtype=np.int64), hashes, keys)
     firsts = from_numpy(grouping.first_rows, pa.int64())
     places, lefts = grouping.group_of_rows(), rows[JoinSide.LEFT].num_rows
-    touched = Touched([key.take(firsts) for key in keys], grouping.groups)
+    touched = TouchedKeys([key.take(firsts) for key in keys], grouping.groups)
     return touched, {JoinSide.LEFT: places[:lefts], JoinSide.RIGHT: places[lefts:]}

@@ -23,7 +23,7 @@ from statebed.format import names
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import Input, Output
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
-from statebed.operators.input_rows import Admitted, filtered, without_routing
+from statebed.operators.input_rows import AdmittedRows, filtered, without_routing
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
 from statebed.operators.joins.join_index import without_nulls
@@ -33,7 +33,8 @@ from statebed.operators.keyed_rows import taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
 from statebed.operators.window_definition import Window
-from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.operators.window_operator import WindowOperator
+from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
 ROWS_AT_ONCE = 1 << 20
@@ -43,7 +44,7 @@ _WINDOW = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_EN
 
 
 @dataclass(frozen=True)
-class WindowJoin:
+class WindowJoin(WindowOperator):
     """Definition of a window join."""
 
     operator_id: str
@@ -83,10 +84,6 @@ class WindowJoin:
     def tables(self) -> Mapping[str, TableConfig]:
         return {TABLE[side]: self._table(side) for side in SIDES}
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(
@@ -95,22 +92,6 @@ class WindowJoin:
             condition=None if self.condition is None else self.condition.text,
             **self.columns.described(),
         )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        """Return the watermark of the results: open windows end after the watermark, and a result has the last
-        microsecond of its window as event time.
-        """
-        return self.window.complete_until(watermark_us)
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:
-        """Return whether a window closes."""
-        return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us)
-
-    def latest_result(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us) - 1
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
@@ -146,12 +127,12 @@ class WindowJoin:
             bin_width=dt.timedelta(microseconds=self.window.pane_us),
         )
 
-    def _admit(self, rows: pa.Table, late_us: int | None) -> Admitted:
+    def _admit(self, rows: pa.Table, late_us: int | None) -> AdmittedRows:
         times, timed = int64_values(rows[TIME]), validity(rows[TIME])
         open_ones = timed.copy()
         if late_us is not None:
             open_ones[timed] = self._newest_ends(times[timed]) > late_us
-        return Admitted(filtered(rows, open_ones), filtered(rows, ~open_ones))
+        return AdmittedRows(filtered(rows, open_ones), filtered(rows, ~open_ones))
 
     def _newest_ends(self, times: Integers) -> Integers:
         """Return the latest end of the windows that contain each time."""
@@ -161,7 +142,7 @@ class WindowJoin:
 
     def _closing(
         self, side: JoinSide, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
-    ) -> "_Closing":
+    ) -> "_ClosingRows":
         """Return the rows of windows that this watermark is the first to close."""
         one, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
         schema = pa.schema([*one.columns, pa.field(TIME, TIMESTAMP)])
@@ -172,11 +153,11 @@ class WindowJoin:
         closed = windows.ends <= watermark_us
         if late_us is not None:
             closed &= windows.ends > late_us
-        return _Closing(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
+        return _ClosingRows(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
 
-    def _joined(self, closing: "Mapping[JoinSide, _Closing]") -> "_Joined":
+    def _joined(self, closing: "Mapping[JoinSide, _ClosingRows]") -> "_WindowResults":
         """Join the rows of some windows."""
-        joined = _Joined()
+        joined = _WindowResults()
         left, right = (closing[side].as_rows() for side in SIDES)
         indexed = PairRule(self.columns, condition=self.condition).index(left)
         matched = {JoinSide.LEFT: indexed.matched, JoinSide.RIGHT: np.zeros(len(right), dtype=np.bool_)}
@@ -185,7 +166,7 @@ class WindowJoin:
             joined.pairs += len(theirs)
             if self.how.gives_pairs:
                 starts, ends = closing[JoinSide.LEFT].starts[pairs.left_at], closing[JoinSide.LEFT].ends[pairs.left_at]
-                window = [from_numpy(one, TIMESTAMP) for one in (starts, ends)]
+                window = [from_numpy(times, TIMESTAMP) for times in (starts, ends)]
                 rows = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
                 joined.results.append(_timed(rows, ends))
         if self.how is JoinKind.SEMI:
@@ -195,9 +176,9 @@ class WindowJoin:
                 joined.results.append(self._alone(closing[side], rows_of_side, ~matched[side]))
         return joined
 
-    def _alone(self, closing: "_Closing", rows: SideRows, chosen: Flags) -> pa.Table:
+    def _alone(self, closing: "_ClosingRows", rows: SideRows, chosen: Flags) -> pa.Table:
         at = np.flatnonzero(chosen)
-        window = [from_numpy(one[at], TIMESTAMP) for one in (closing.starts, closing.ends)]
+        window = [from_numpy(times[at], TIMESTAMP) for times in (closing.starts, closing.ends)]
         return _timed(self.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
 
     def _keep(self, side: JoinSide, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
@@ -213,7 +194,7 @@ class WindowJoin:
 
 
 @dataclass
-class _Joined:
+class _WindowResults:
     """Results of some windows, and the number of pairs in them."""
 
     results: list[pa.Table] = field(default_factory=list)
@@ -221,7 +202,7 @@ class _Joined:
 
 
 @dataclass(frozen=True)
-class _Closing:
+class _ClosingRows:
     """Rows of one side in closing windows, one entry for each row and window."""
 
     side: JoinSide
@@ -231,7 +212,7 @@ class _Closing:
     starts: Integers
     ends: Integers
 
-    def within(self, first_end: int, last_end: int) -> "_Closing":
+    def within(self, first_end: int, last_end: int) -> "_ClosingRows":
         """Return the entries of windows with ends from `first_end` to `last_end`."""
         chosen = (self.ends >= first_end) & (self.ends <= last_end)
         return replace(self, at=self.at[chosen], starts=self.starts[chosen], ends=self.ends[chosen])

@@ -6,7 +6,7 @@
 key. Reads see earlier writes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -46,7 +46,25 @@ class BatchKeys:
 
 
 class Context:
-    """Access to state, timers, side outputs and the clock during a call of a process."""
+    """Access to state, timers, side outputs and the clock during a call of a process.
+
+    >>> class New(sb.Process):
+    ...     seen = sb.ValueState("n bigint")
+    ...     output = "driver string"
+    ...     def on_batch(self, rows, ctx):
+    ...         new = ctx.keys.filter(~ctx.has(self.seen))
+    ...         ctx.put(self.seen, pa.table({"n": ctx.key_sizes}))
+    ...         return new
+    >>> import pyarrow as pa
+    >>> flow = sb.Flow()
+    >>> rides = flow.source("driver string, ts timestamp", name="rides", watermark=("ts", "0s"))
+    >>> new = rides.key_by("driver", name="new").process(New())
+    >>> with sb.testing.run(flow) as test:
+    ...     for driver in ("ann", "bob", "ann"):
+    ...         test.feed("rides", [{"driver": driver, "ts": "2026-01-01T12:00:00Z"}])
+    ...     [row["driver"] for row in test.output("new")]
+    ['ann', 'bob']
+    """
 
     def __init__(
         self,
@@ -57,6 +75,7 @@ class Context:
         states: dict[str, State],
         sides: Sequence[str],
         late: pa.Table,
+        broadcasts: Mapping[str, pa.Table],
         where: str,
         timer_kind: TimerKind | None = None,
         fires: bool,
@@ -66,6 +85,7 @@ class Context:
         self._batch = batch
         self._states = states
         self._side_names = sides
+        self._broadcasts = broadcasts
         self._fires = fires
         self.where = where
         """Label of the operator in errors."""
@@ -107,6 +127,16 @@ class Context:
     def epoch_time(self) -> pa.Scalar:
         """Processing time of the epoch, equal for all subtasks and attempts."""
         return pa.scalar(self._clock.epoch_time_us, TIMESTAMP)
+
+    def table(self, name: str) -> pa.Table:
+        """Return all rows of a broadcast table, as of this epoch, sorted by key."""
+        if name not in self._broadcasts:
+            raise InputError(
+                f"there is no broadcast table {name!r}",
+                where=self.where,
+                fix=f"pass it: process(..., tables=[...]); there are {sorted(self._broadcasts)}",
+            )
+        return self._broadcasts[name]
 
     # ---- states ----------------------------------------------------------------------------------------------
 

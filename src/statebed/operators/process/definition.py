@@ -24,20 +24,21 @@ Given: TypeAlias = pa.Table | pa.RecordBatch | None
 class Process:
     """Base class of processes over whole batches.
 
-    class Count(Process):
-        seen = ValueState("n bigint")
-        output = "user string, n bigint"
-
-        def on_batch(self, rows, ctx):
-            n = pc.add(pc.fill_null(ctx.get(self.seen)["n"], 0), pa.array(ctx.key_sizes))
-            ctx.put(self.seen, pa.table({"n": n}))
-            return ctx.keys.append_column("n", n)
-
-    >>> class Totals(sb.Process):
-    ...     total = sb.ValueState("fare double")
-    ...     output = "driver string, fare double"
-    >>> Totals.output
-    'driver string, fare double'
+    >>> import pyarrow as pa, pyarrow.compute as pc
+    >>> class Count(sb.Process):
+    ...     seen = sb.ValueState("n bigint")
+    ...     output = "driver string, n bigint"
+    ...     def on_batch(self, rows, ctx):
+    ...         n = pc.add(pc.fill_null(ctx.get(self.seen)["n"], 0), pa.array(ctx.key_sizes))
+    ...         ctx.put(self.seen, pa.table({"n": n}))
+    ...         return ctx.keys.append_column("n", n)
+    >>> flow = sb.Flow()
+    >>> rides = flow.source("driver string, ts timestamp", name="rides", watermark=("ts", "0s"))
+    >>> counts = rides.key_by("driver", name="counts").process(Count())
+    >>> with sb.testing.run(flow) as test:
+    ...     test.feed("rides", [{"driver": "ann", "ts": "2026-01-01T12:00:00Z"}] * 2)
+    ...     [row["n"] for row in test.output("counts")]
+    [2]
     """
 
     output: ClassVar[str | pa.Schema]
@@ -62,7 +63,7 @@ class Process:
         """Return the states of the class by name."""
         names = {name for base in cls.__mro__ for name in vars(base)}
         found = {name: getattr(cls, name) for name in sorted(names)}
-        return {name: one for name, one in found.items() if isinstance(one, State)}
+        return {name: state for name, state in found.items() if isinstance(state, State)}
 
     @classmethod
     def lacks(cls) -> str:

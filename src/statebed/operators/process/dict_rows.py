@@ -30,7 +30,7 @@ def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what:
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
-            f"the {what} do not fit the columns {[f'{one.name} {one.type}' for one in schema]}: {error}",
+            f"the {what} do not fit the columns {[f'{field.name} {field.type}' for field in schema]}: {error}",
             where=where,
             fix="use values of the declared types",
         ) from error

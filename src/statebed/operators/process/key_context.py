@@ -38,6 +38,10 @@ class KeyContext:
         """Processing time of the epoch."""
         return _EPOCH + int(self._ctx.epoch_time.value) * _MICROSECOND
 
+    def table(self, name: str) -> pa.Table:
+        """Return all rows of a broadcast table, as of this epoch, sorted by key."""
+        return self._ctx.table(name)
+
     @property
     def timer_kind(self) -> TimerKind | None:
         """Kind of the timers that fire; None in `on_rows`."""

@@ -20,10 +20,11 @@ from statebed.expressions.type_text import schema_of
 from statebed.format import names
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
+from statebed.operators.broadcast_table import BroadcastTable
 from statebed.operators.input_rows import admit, gathered, late_output, late_rows
 from statebed.operators.keyed_rows import admit_untimed, by_key, check_input, state_keys, taken
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.operators.process.collections import upgrade_lists
 from statebed.operators.process.context import BatchKeys, Context
 from statebed.operators.process.definition import Process, check_process
@@ -31,19 +32,21 @@ from statebed.operators.process.returned_rows import RAISED_TIMES, gathered_outp
 from statebed.operators.process.states import ListState, MapState, State
 from statebed.operators.process.timers import AT, TimerKind, next_time, prefetch_due, take_due, timer_tables
 from statebed.operators.time_to_live import by_event_time, described_ttl
-from statebed.state import Combine, KeyedView, TableConfig
+from statebed.state import KeyedView, TableConfig
 
 MAX_ROUNDS = 16
 """Maximum number of rounds of timers in one step; each round fires the timers that the previous one set."""
 
 
 @dataclass(frozen=True)
-class ProcessOperator:
+class ProcessOperator(OperatorBase):
     """Definition of the operator; the process is pickled with it."""
 
     operator_id: str
     input: Input
     process: Process
+    broadcasts: tuple[BroadcastTable, ...] = ()
+    """Tables that every subtask has; the process reads them by name."""
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
@@ -59,11 +62,13 @@ class ProcessOperator:
                 where=self.where,
                 fix="rename the key column",
             )
+        for table in self.broadcasts:
+            table.check(where=self.where)
         _ = self.outputs, self.tables, self._pickled()  # validates them
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Input, ...]:
-        return (self.input,)
+        return (self.input, *(table.input for table in self.broadcasts))
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
@@ -100,42 +105,47 @@ class ProcessOperator:
                         fix="rename the state",
                     )
                 found[name] = table
+        for broadcast in self.broadcasts:
+            if broadcast.name in found:
+                raise InputError(
+                    f"the broadcast table {broadcast.name!r} has the name of another table of the process",
+                    where=self.where,
+                    fix='name the table: broadcast("rule_id", name="rules")',
+                )
+            found.update(broadcast.tables)
         return found
 
     @cached_property
-    def earlier_tables(self) -> Mapping[str, TableConfig]:
+    def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
         keys = state_keys(self.input)
-        return {name: state.table_of_values(keys) for name, state in self._collections.items()}
+        return {name: (state.table_of_values(keys),) for name, state in self._cleanups.items()}
 
     def upgrade(self, name: str, earlier: KeyedView, tables: Tables, _: Clock) -> None:
-        upgrade_lists(self._collections[name], earlier, tables)
+        upgrade_lists(self._cleanups[name], earlier, tables)
 
     @cached_property
-    def _collections(self) -> dict[str, ListState | MapState]:
+    def _cleanups(self) -> dict[str, ListState | MapState]:
         return {name: state for name, state in self.states.items() if isinstance(state, ListState | MapState)}
 
     @cached_property
     def states(self) -> dict[str, State]:
         return self.process.states()
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(
-            ("process", "states", "outputs"),
+            ("process", "states", "outputs", "broadcasts"),
             kind="process",
             process=type(self.process).__qualname__,
             keys=self.input.keys,
             columns=[[field.name, str(field.type)] for field in self.input.columns],
             changes=self.input.changes.value,
             states=[
-                [name, type(one).__name__, *(str(field) for field in one.fields), described_ttl(one.time_to_live)]
-                for name, one in self.states.items()
+                [name, type(state).__name__, *(str(field) for field in state.fields), described_ttl(state.time_to_live)]
+                for name, state in self.states.items()
             ],
-            outputs=[[name, str(one.columns), one.changes.value] for name, one in self.outputs.items()],
+            outputs=[[name, str(output.columns), output.changes.value] for name, output in self.outputs.items()],
+            **({"broadcasts": {table.name: table.described() for table in self.broadcasts}} if self.broadcasts else {}),
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
@@ -144,11 +154,15 @@ class ProcessOperator:
                 now_us = kind.now_us(clock)
                 if now_us is not None:
                     prefetch_due(tables.get_time_keyed(kind.value), now_us)
+        shared = {
+            table.name: table.update(tables, update, where=self.where)
+            for table, update in zip(self.broadcasts, batches[1:], strict=True)
+        }
         rows = gathered(batches[0], self.input, where=self.where)
         late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
-        needs_time = any(by_event_time(one.time_to_live) for one in self.states.values())
+        needs_time = any(by_event_time(state.time_to_live) for state in self.states.values())
         admitted = (admit if needs_time else admit_untimed)(rows, late_us)
-        call = _Calls(self, tables, clock, admitted.late.drop_columns([KEY_HASH]))
+        call = _Calls(self, tables, clock, admitted.late.drop_columns([KEY_HASH]), shared)
         if admitted.rows.num_rows:
             call.on_batch(admitted.rows)
         if self.process.has_timers():
@@ -175,12 +189,6 @@ class ProcessOperator:
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return self.process.has_timers() and (before_us is None or after_us > before_us)
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
 
     def run(self, method: str, function: Callable[[], object], rows: int) -> object:
         """Call the user's code; add the location to its errors, and raise if it changes attributes of the instance."""
@@ -229,11 +237,19 @@ class ProcessOperator:
 class _Calls:
     """Calls of one step, and the rows that they emitted."""
 
-    def __init__(self, operator: ProcessOperator, tables: Tables, clock: Clock, late: pa.Table) -> None:
+    def __init__(
+        self,
+        operator: ProcessOperator,
+        tables: Tables,
+        clock: Clock,
+        late: pa.Table,
+        broadcasts: Mapping[str, pa.Table],
+    ) -> None:
         self._operator = operator
         self._tables = tables
         self._clock = clock
         self._late = late
+        self._broadcasts = broadcasts
         self.given: dict[str, list[pa.Table]] = {name: [] for name in operator.outputs if name != LATE}
         self.raised = 0
 
@@ -279,6 +295,7 @@ class _Calls:
             states=operator.states,
             sides=[name for name in operator.outputs if name not in {MAIN, LATE}],
             late=self._late,
+            broadcasts=self._broadcasts,
             where=operator.where,
             timer_kind=kind,
             fires=operator.process.has_timers(),

@@ -97,7 +97,7 @@ class ValueState(State):
     @cached_property
     def fields(self) -> list[pa.Field]:
         # All columns are nullable, whatever the schema says, because the columns of a missing row are read as nulls.
-        return [one.with_nullable(True) for one in self.schema]
+        return [column.with_nullable(True) for column in self.schema]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -147,7 +147,7 @@ class ListState(State):
 
     @cached_property
     def list_type(self) -> pa.DataType:
-        return _list_of([one.with_nullable(True) for one in self.schema])
+        return _list_of([column.with_nullable(True) for column in self.schema])
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
 """Aggregation by key without a window: the result of a key is retracted and emitted again when it changes.
 
-The state is one row of partials per key. If groups do not expire, aggregates that need individual values (distinct
-counts, modes, percentiles, smallest and largest values of a changelog) keep them in separate tables (`entry_tables`). A
-step folds the rows of the epoch, merges them into the state rows, and emits the changes as a changelog: the retraction
-of the old result and the insertion of the new one. If the input is itself a changelog, retracted rows leave their
-group, and a group without rows is deleted; a retraction for an unknown group is counted and dropped.
+The state is one row of partials per key. Aggregates that need individual values (distinct counts and sums, modes,
+percentiles, collected lists and sets, smallest and largest values of a changelog) keep them in separate tables, one row
+per value (`entry_tables`). A step folds the rows of the epoch, merges them into the state rows, and emits the changes
+as a changelog: the retraction of the old result and the insertion of the new one. If the input is itself a changelog,
+retracted rows leave their group, and a group without rows is deleted; retractions of more rows than the group has are
+counted and dropped.
 
 No window closes, so no row is late; with a time to live by event time, a row is late if its group would expire
 immediately. The event time of a result is the latest of its group's rows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,18 +22,18 @@ import pyarrow as pa
 from statebed.aggregates.partials import ROWS, Partials, latest_of_each
 from statebed.aggregates.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
 from statebed.aggregates.preaggregation import LATEST as LATEST_OF_GROUP
-from statebed.arrays.columns import int64_values, one_chunk, uint64_values
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes, weights_of
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
-from statebed.operators.input_rows import Admitted, admit, filtered, gathered, late_rows
+from statebed.operators.input_rows import AdmittedRows, admit, filtered, gathered, late_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
-from statebed.state import Combine, KeyedView, TableConfig
+from statebed.state import KeyedView, TableConfig
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -40,6 +41,10 @@ GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
 """Column of the state table with the latest event time of a group's rows."""
+VALUES_AT_ONCE = 1 << 17
+"""Number of collected values that are in memory at once when results are read from the state."""
+Elements = Callable[[str, pa.Table], Iterator[pa.Table]]
+"""Reads the rows of a table of entries that belong to groups, passed with their keys; may yield other rows, too."""
 PIECE_BYTES = 8 << 20
 """Size of the pieces in which groups are merged into the state, because several copies of a piece are in memory at
 once.
@@ -69,7 +74,7 @@ class _Changed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdatingAggregate(Aggregation):
+class UpdatingAggregate(Aggregation, OperatorBase):
     """Definition of an aggregation without windows."""
 
     ttl: TimeToLive | None = None
@@ -81,68 +86,78 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
-        return {GROUPS: self._groups(self._state_values), **{one.name: one.config for one in self.entries.values()}}
-
-    @cached_property
-    def entries(self) -> Mapping[int, EntryTable]:
-        """Tables of the aggregates with one row per entry, by position of the aggregate; empty if groups expire as a
-        whole.
-        """
-        found = {position: entry_accumulator(one.accumulator) for position, one in enumerate(self.aggregates)}
         return {
-            position: EntryTable(position, accumulator, self.state_keys)
-            for position, accumulator in found.items()
-            if accumulator is not None and self.ttl is None
+            GROUPS: self._groups(self._state_values),
+            **{name: config for entry_table in self.entries.values() for name, config in entry_table.configs.items()},
         }
 
     @cached_property
-    def earlier_tables(self) -> Mapping[str, TableConfig]:
-        """Table of earlier versions, in which entries were lists in the row of their group."""
-        return {GROUPS: self._groups(self._folded_values)} if self.entries else {}
+    def entries(self) -> Mapping[int, EntryTable]:
+        """Tables of the aggregates with one row per entry, by position of the aggregate."""
+        found = {
+            position: entry_accumulator(aggregate.accumulator) for position, aggregate in enumerate(self.aggregates)
+        }
+        expires_with = None if self.ttl is None else GROUPS
+        return {
+            position: EntryTable(position, accumulator, self.state_keys, expires_with)
+            for position, accumulator in found.items()
+            if accumulator is not None
+        }
 
-    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table, nothing expires
+    @cached_property
+    def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
+        """Tables of earlier versions: at first, all entries were lists in the row of their group; then only those of
+        results that contain all values, and of sums, were.
+        """
+        lists = {position: entry_table for position, entry_table in self.entries.items() if entry_table.was_list}
+        second = [
+            *self._merging.fields,
+            *(field for entry_table in lists.values() for field in entry_table.accumulator.partial_fields),
+        ]
+        second += [
+            field
+            for position, entry_table in self.entries.items()
+            if position not in lists
+            for field in entry_table.fields
+        ]
+        shapes = [[pa.field(LATEST, TIMESTAMP), *second]] if lists and len(lists) < len(self.entries) else []
+        return {GROUPS: [self._groups(values) for values in (*shapes, self._folded_values)]} if self.entries else {}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table
+        """Move the lists of an earlier version to the tables of entries.
+
+        A time to live by epoch time begins anew, because the time of a row cannot be set.
+        """
         view = tables.get_keyed(GROUPS)
         for rows in earlier.scan():
             keys = rows.select([key.name for key in self.state_keys])
             columns = {field.name: rows[field.name] for field in self._state_values if field.name in rows.column_names}
             for one in self.entries.values():
-                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
-                columns |= one.named(one.put_all(tables.get_keyed(one.name), keys, partials))
-            view.upsert(keys, self._values_of(columns))
+                if (partials := _lists_of(one, rows)) is not None:
+                    columns |= one.named(one.put_all(tables.get_keyed(one.name), keys, partials))
+            times = one_chunk(rows[TIME]) if by_event_time(self.ttl) else None
+            view.upsert(keys, self._values_of(columns), times=times)
 
     def _groups(self, values: Sequence[pa.Field]) -> TableConfig:
         return keyed_config(GROUPS, "partial aggregates by key", self.state_keys, list(values), self.ttl)
-
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
 
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(("ttl",), kind="updating_aggregate", ttl=described_ttl(self.ttl), **self.described())
 
-    def output_watermark(self, watermark_us: int) -> int:
-        return watermark_us
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no result
-        return False
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
-
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         epoch = self._epoch(batches, clock)
         changed = [self._apply(tables, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
         # Retractions of all pieces come first, as they would without pieces.
-        rows = [one.taken for one in changed] + [one.added for one in changed]
+        rows = [group_changes.taken for group_changes in changed] + [group_changes.added for group_changes in changed]
         return StepResult(
             {MAIN: pa.concat_tables(rows), LATE: epoch.late},
             rows_in=epoch.rows_in,
             rows_late=epoch.rows_late,
-            counts={UNKNOWN_RETRACTIONS: sum(one.unknown for one in changed), GROUPS_IN: epoch.keys.num_rows},
+            counts={
+                UNKNOWN_RETRACTIONS: sum(group_changes.unknown for group_changes in changed),
+                GROUPS_IN: epoch.keys.num_rows,
+            },
         )
 
     def _epoch(self, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> "_AggregateEpoch":
@@ -167,15 +182,16 @@ class UpdatingAggregate(Aggregation):
         unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
         if self.changes is Changes.CHANGELOG:
             rows = int64_values(after[ROWS])
-            kept, unknown = rows > 0, int(-rows[(rows < 0) & ~found].sum())
+            kept, unknown = rows > 0, int(-rows[rows < 0].sum())
             view.delete(filtered(keys, found & ~kept))
+        collected = self._collected_before_and_after(tables, keys, folded, kept)
         if self.entries:
             results = self._entry_results(tables, keys, folded, stored, kept)
             after = self._values_of({**dict(zip(after.column_names, after.columns, strict=True)), **results})
         times = one_chunk(filtered(after, kept)[LATEST]) if by_event_time(self.ttl) else None
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
-        old = self._results(filtered(keys, found), before)
-        new = self._results(filtered(keys, kept), filtered(after, kept))
+        old = self._results(filtered(keys, found), before, _filtered(collected[0], found))
+        new = self._results(filtered(keys, kept), filtered(after, kept), _filtered(collected[1], kept))
         changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
         changed = changed.cast(self.outputs[MAIN].schema)
         cut = int(np.count_nonzero(weights_of(changed) < 0))
@@ -210,13 +226,13 @@ class UpdatingAggregate(Aggregation):
             [one_chunk(both[key.name]) for key in self.keys],
         )
         merged = [latest_of_each(values[LATEST], grouping), *self.partials.merge(values, grouping)]
-        rows_in, rows_late = (int(int64_values(some[ROW_COUNT]).sum()) for some in (groups, admitted.late))
+        rows_in, rows_late = (int(int64_values(part[ROW_COUNT]).sum()) for part in (groups, admitted.late))
         return taken(both, grouping.first_rows), pa.Table.from_arrays(merged, schema=folded.schema), rows_in, rows_late
 
-    def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
+    def _admitted(self, rows: pa.Table, clock: Clock) -> AdmittedRows:
         """Split off late rows. A row is late only if its group would expire immediately."""
         if not by_event_time(self.ttl):
-            return Admitted(rows, rows.slice(0, 0))
+            return AdmittedRows(rows, rows.slice(0, 0))
         return admit(rows, self.late_until(clock.late_us))
 
     def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
@@ -249,21 +265,41 @@ class UpdatingAggregate(Aggregation):
         for one in self.entries.values():
             partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
             before = tuple(one_chunk(stored[field.name]) for field in one.fields)
-            results |= one.named(one.apply(tables.get_keyed(one.name), keys, partials, before, kept))
+            results |= one.named(one.apply(tables, keys, partials, before, kept))
         return results
+
+    def _collected_before_and_after(
+        self, tables: Tables, keys: pa.Table, folded: pa.Table, kept: Flags
+    ) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+        """Return the results that contain all entries, before and after an epoch, by column; one row per group."""
+        before, after = {}, {}
+        for one in self.entries.values():
+            if one.collects:
+                partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
+                view = tables.get_keyed(one.name)
+                before[one.result_name], after[one.result_name] = one.collected_before_and_after(
+                    view, keys, partials, kept
+                )
+        return before, after
 
     def _values_of(self, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         schema = pa.schema(self._state_values)
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def finished(self, rows: pa.Table) -> pa.Table:
-        """Return results of rows of the state table, also with lists of entries, in the columns of the output."""
-        for one in self.entries.values():
-            result = one.accumulator.output_field
-            if result.name not in rows.column_names:
-                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
-                rows = rows.append_column(result, one.accumulator.finish(partials))
-        return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
+    def finished(self, rows: pa.Table, elements: Elements) -> Iterator[pa.Table]:
+        """Yield results of rows of the state table, in the columns of the output.
+
+        Rows may have lists of entries, as earlier versions stored them. `elements` reads the tables of entries.
+        """
+        for piece in self._few_values(rows):
+            keys = piece.select([key.name for key in self.state_keys])
+            results = {}
+            for one in self.entries.values():
+                if (partials := _lists_of(one, piece)) is not None:
+                    results[one.result_name] = one.accumulator.finish(partials)
+                elif one.collects:
+                    results[one.result_name] = one.collected_from(elements(one.name, keys), keys)
+            yield self._results(piece, piece, results).select(self.outputs[MAIN].columns.names)
 
     def why_incomplete(self) -> str:
         return "" if self.ttl is None else EXPIRED
@@ -271,16 +307,42 @@ class UpdatingAggregate(Aggregation):
     def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the results of all groups in the state, as insertions of the main output."""
         for rows in tables.get_keyed(GROUPS).scan():
-            results = self._results(rows, rows)
-            ones = pa.repeat(pa.scalar(1, pa.int64()), results.num_rows)
-            yield results.append_column(pa.field(WEIGHT, pa.int64(), nullable=False), ones).cast(
-                self.outputs[MAIN].schema
-            )
+            for piece in self._few_values(rows):
+                keys = piece.select([key.name for key in self.state_keys])
+                collecting = (entry_table for entry_table in self.entries.values() if entry_table.collects)
+                collected = {
+                    entry_table.result_name: entry_table.collected(tables.get_keyed(entry_table.name), keys)
+                    for entry_table in collecting
+                }
+                results = self._results(piece, piece, collected)
+                ones = pa.repeat(pa.scalar(1, pa.int64()), results.num_rows)
+                yield results.append_column(pa.field(WEIGHT, pa.int64(), nullable=False), ones).cast(
+                    self.outputs[MAIN].schema
+                )
 
-    def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
+    def _few_values(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield slices of rows of the state table whose results contain at most VALUES_AT_ONCE values, or one group."""
+        names = [entry_table.fields[0].name for entry_table in self.entries.values() if entry_table.collects]
+        counts = [int64_values(one_chunk(rows[name]).fill_null(0)) for name in names if name in rows.column_names]
+        if not counts or not rows.num_rows:
+            yield rows
+            return
+        ends = np.cumsum(np.sum(counts, axis=0))
+        start, before = 0, 0
+        while start < rows.num_rows:
+            end = max(int(np.searchsorted(ends, before + VALUES_AT_ONCE, side="right")), start + 1)
+            yield rows.slice(start, end - start)
+            start, before = end, int(ends[end - 1])
+
+    def _results(self, keys: pa.Table, values: pa.Table, others: Mapping[str, pa.Array]) -> pa.Table:
+        """Return results in the columns of the output; `others` has those that are not in the group's row."""
         finished = self._merging.finish([one_chunk(values[field.name]) for field in self._merging.fields])
-        results = {one.name: column for one, column in zip(self._merging.output_fields, finished, strict=True)}
-        results |= {name: values[name] for name in (one.accumulator.name for one in self.entries.values())}
+        results = {field.name: column for field, column in zip(self._merging.output_fields, finished, strict=True)}
+        for one in self.entries.values():
+            name = one.result_name
+            if name not in others:
+                others = {**others, name: one.finish(tuple(one_chunk(values[field.name]) for field in one.fields))}
+        results |= others
         aggregates = [results[field.name] for field in self.partials.output_fields]
         columns = [*(keys[key.name] for key in self.keys), *aggregates, values[LATEST]]
         fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
@@ -289,7 +351,7 @@ class UpdatingAggregate(Aggregation):
     @cached_property
     def _merging(self) -> Partials:
         """Aggregates whose partials are stored in the row of their group."""
-        rest = tuple(one for position, one in enumerate(self.aggregates) if position not in self.entries)
+        rest = tuple(aggregate for position, aggregate in enumerate(self.aggregates) if position not in self.entries)
         return Partials(self.keys, rest, self.changes)
 
     @property
@@ -299,7 +361,7 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def _state_values(self) -> tuple[pa.Field, ...]:
-        results = (field for one in self.entries.values() for field in one.fields)
+        results = (field for entry_table in self.entries.values() for field in entry_table.fields)
         return (pa.field(LATEST, TIMESTAMP), *self._merging.fields, *results)
 
 
@@ -323,3 +385,14 @@ def _pairs(found: Integers, count: int) -> Grouping:
     sizes = np.ones(count, dtype=np.int64)
     sizes[found] += 1
     return Grouping(order=by_group, starts=np.cumsum(sizes) - sizes)
+
+
+def _lists_of(table: EntryTable, rows: pa.Table) -> list[pa.Array] | None:
+    """Return the entries of groups as the lists of an earlier version, or None if they are rows of their own table."""
+    names = [field.name for field in table.accumulator.partial_fields]
+    return [one_chunk(rows[name]) for name in names] if set(names) <= set(rows.column_names) else None
+
+
+def _filtered(columns: Mapping[str, pa.Array], flags: Flags) -> dict[str, pa.Array]:
+    at = from_numpy(np.flatnonzero(flags), pa.int64())
+    return {name: column.take(at) for name, column in columns.items()}

@@ -24,7 +24,7 @@ from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
-from statebed.operators.input_rows import Admitted, admit, gathered, late_output, late_rows
+from statebed.operators.input_rows import AdmittedRows, admit, gathered, late_output, late_rows
 from statebed.operators.keyed_rows import (
     KeyedRows,
     admit_untimed,
@@ -35,9 +35,9 @@ from statebed.operators.keyed_rows import (
     taken,
 )
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.state import Combine, KeyedView, TableConfig
+from statebed.state import KeyedView, TableConfig
 
 SEEN = "seen"
 """Name of the state table."""
@@ -53,7 +53,7 @@ class Keep(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Deduplicate:
+class Deduplicate(OperatorBase):
     """Definition of a deduplication; rows with equal keys are duplicates."""
 
     operator_id: str
@@ -101,10 +101,6 @@ class Deduplicate:
         description = f"the {self.keep.value} row of each key"
         return {SEEN: keyed_config(SEEN, description, state_keys(self.input), values, self.ttl)}
 
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
-
     @cached_property
     def definition(self) -> Definition:
         return Definition.of(
@@ -114,7 +110,7 @@ class Deduplicate:
             keys=self.input.keys,
             columns=[[field.name, str(field.type)] for field in self.input.columns],
             ttl=described_ttl(self.ttl),
-            **({"order": [one.text for one in self.order]} if self.order else {}),
+            **({"order": [term.text for term in self.order]} if self.order else {}),
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
@@ -130,18 +126,6 @@ class Deduplicate:
             rows_late=late.num_rows,
         )
 
-    def output_watermark(self, watermark_us: int) -> int:
-        return watermark_us
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - keys that are forgotten change no result
-        return False
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
-
     def why_incomplete(self) -> str:
         if self.ttl is not None:
             return EXPIRED
@@ -153,14 +137,14 @@ class Deduplicate:
         """Yield the rows of all keys in the state, as insertions of the main output."""
         schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
         for rows in tables.get_keyed(SEEN).scan():
-            found = self._stored_rows(rows.select(list(self.input.keys)), rows, schema)
-            yield (found if self.keep is Keep.FIRST else _weighted(found, 1)).cast(self.outputs[MAIN].schema)
+            found = stored_rows(rows.select(list(self.input.keys)), rows, schema)
+            yield (found if self.keep is Keep.FIRST else weighted_rows(found, 1)).cast(self.outputs[MAIN].schema)
 
     @property
     def _where(self) -> str:
         return operator_label(self)
 
-    def _admitted(self, rows: pa.Table, late_us: int | None) -> Admitted:
+    def _admitted(self, rows: pa.Table, late_us: int | None) -> AdmittedRows:
         if self.keep is Keep.FIRST:
             return (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
         if by_event_time(self.ttl):
@@ -181,34 +165,36 @@ class Deduplicate:
         new = taken(keyed.rows.select(columns), keyed.lasts)
         kept, known = view.get(keyed.keys)
         there = np.flatnonzero(known)
-        old = self._stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
+        old = stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
         beside = taken(new, there)
         later = ~known
-        later[there] = _is_later(beside, old, self.order)
+        later[there] = is_later(beside, old, self.order)
         chosen = taken(new, np.flatnonzero(later))
         values = chosen.drop_columns(list(self.input.keys))
         values = values.rename_columns([ROW_TIME if name == TIME else name for name in values.column_names])
         times = self._times(one_chunk(chosen[TIME]))
         view.upsert(taken(keyed.keys, np.flatnonzero(later)), values, times=times)
         replaced = taken(old, np.flatnonzero(later[there]))
-        return pa.concat_tables([_weighted(replaced, -1), _weighted(chosen, 1)]).cast(self.outputs[MAIN].schema)
-
-    def _stored_rows(self, keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Return rows with the columns of the input, from keys and the values stored for them."""
-        found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
-        columns = [found[name] if name in found else values[name] for name in schema.names]
-        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+        return pa.concat_tables([weighted_rows(replaced, -1), weighted_rows(chosen, 1)]).cast(self.outputs[MAIN].schema)
 
     def _times(self, times: pa.Array) -> pa.Array | None:
         return times if by_event_time(self.ttl) else None
 
 
-def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+def stored_rows(keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of an input, from keys and the values stored for them."""
+    found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
+    columns = [found[name] if name in found else values[name] for name in schema.names]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+def weighted_rows(rows: pa.Table, weight: int) -> pa.Table:
+    """Return the rows, all with the same weight."""
     weights = np.full(rows.num_rows, weight, dtype=np.int64)
     return rows.append_column(WEIGHT, from_numpy(weights, pa.int64()))
 
 
-def _is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
+def is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
     """Return whether each new row is after the old row at the same position: by `order`, then event time, then all
     columns.
     """

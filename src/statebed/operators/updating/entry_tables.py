@@ -1,37 +1,56 @@
-"""Entries of multisets as rows of the state, for aggregates whose result changes with single entries.
+"""Entries of multisets as rows of the state, for aggregates that have to know all values of a group.
 
-A distinct count, a mode, a percentile, and the smallest or largest value of a changelog need all values of a group only
-to know which of them are added and removed. Each value is a row of a multiset table with its count, and the result is
-in the group's own row, so adding a value looks up and writes one row. `entry_results` defines how the result is
-computed.
+Distinct counts and sums, modes, percentiles, collected lists and sets, and the smallest or largest value of a changelog
+need all values of a group, but a row changes only one of them. Each value is a row of a multiset table with its count,
+so adding a value looks up and writes one row. `entry_results` defines what the group's own row holds, and how the
+result is computed. If groups have a time to live, their entries are deleted when they expire.
 
 Counts are signed sums. An entry with count 0 is deleted; an entry with a negative count waits for the rows that it
 retracts, and is not part of the result.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from statebed.aggregates.accumulators import Accumulator, Multiset
-from statebed.aggregates.accumulators.multisets import multisets_of, present
+from statebed.aggregates.accumulators import (
+    Accumulator,
+    AllValues,
+    CollectedList,
+    CollectedSet,
+    DistinctSum,
+    EntryAccumulator,
+    Joined,
+    Multiset,
+    Percentile,
+)
+from statebed.aggregates.accumulators.multisets import Multisets, distinct_entries, present, sorted_sets
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
-from statebed.arrays.grouping import Flags, Integers
-from statebed.arrays.key_hash import is_key_type
+from statebed.arrays.grouping import Flags, Integers, group_rows
+from statebed.arrays.key_hash import hash_columns, is_key_type, normalise_key
 from statebed.operators.keyed_rows import taken, unused_name
+from statebed.operators.operator import Tables
 from statebed.operators.time_to_live import multiset_config
-from statebed.operators.updating.entry_results import Changed, Columns, Entries, EntryResult, entry_result
+from statebed.operators.updating.entry_results import (
+    ChangedEntries,
+    Columns,
+    Entries,
+    EntryReads,
+    EntryResult,
+    entry_result,
+)
+from statebed.operators.updating.percentile_windows import StoredWindows, WindowTable
 from statebed.state import KeyedView, TableConfig
 
 COUNT = "_count"
 
 
-def entry_accumulator(accumulator: Accumulator) -> Multiset | None:
-    """Return the accumulator if its entries can be separate rows; None if its result needs all of them."""
-    if not isinstance(accumulator, Multiset) or entry_result(accumulator) is None:
+def entry_accumulator(accumulator: Accumulator) -> EntryAccumulator | None:
+    """Return the accumulator if its entries can be separate rows, else None."""
+    if not isinstance(accumulator, Multiset | CollectedList | Joined):
         return None
     return accumulator if all(is_key_type(column.kind) for column in accumulator.columns) else None
 
@@ -42,17 +61,41 @@ class EntryTable:
 
     position: int
     """Position of the aggregate among those of its operator."""
-    accumulator: Multiset
+    accumulator: EntryAccumulator
     keys: tuple[pa.Field, ...]
+    expires_with: str | None = None
+    """Table of the groups, if they have a time to live."""
 
     @property
     def name(self) -> str:
         return f"values_{self.position}"
 
     @property
+    def result_name(self) -> str:
+        return self.accumulator.name
+
+    @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """Columns of the group's row: the result, and what else decides it."""
+        """Columns of the group's row: the result, or what decides it or changes with it."""
         return self._results.fields
+
+    @property
+    def collects(self) -> bool:
+        """Whether the result contains all entries, so that it is not stored in the group's row."""
+        return self._results.finish(tuple(pa.nulls(0, field.type) for field in self.fields)) is None
+
+    @property
+    def was_list(self) -> bool:
+        """Whether the entries were still a list in the group's row when those of other aggregates were rows already."""
+        return not isinstance(self.accumulator, Multiset) or isinstance(
+            self.accumulator.finishing, AllValues | CollectedSet | DistinctSum
+        )
+
+    def finish(self, fields: Columns) -> pa.Array:
+        """Return the result of each group from its `fields`; not for results that contain all entries."""
+        result = self._results.finish(fields)
+        assert result is not None
+        return result
 
     def named(self, columns: Columns) -> dict[str, pa.Array]:
         """Return the columns by the names of `fields`."""
@@ -60,64 +103,131 @@ class EntryTable:
 
     @cached_property
     def config(self) -> TableConfig:
-        description = f"distinct values of {self.accumulator.name} by key, with their counts"
+        description = f"distinct values of {self.result_name} by key, with their counts"
         counts = [pa.field(COUNT, pa.int64(), nullable=False)]
-        return multiset_config(self.name, description, self.keys, self._elements, counts, ttl=None)
+        return multiset_config(
+            self.name, description, self.keys, self._elements, counts, ttl=None, expires_with=self.expires_with
+        )
 
     @cached_property
     def _results(self) -> EntryResult:
-        made = entry_result(self.accumulator)
-        assert made is not None
-        return made
+        return entry_result(self.accumulator)
 
     @cached_property
     def _elements(self) -> tuple[pa.Field, ...]:
         """Columns of an entry: `_value`, preceded by the columns that order the values."""
         names = [key.name for key in self.keys]
-        *others, value = self.accumulator.columns
         fields = []
-        for word, kind in [*((f"_{column.word}", column.kind) for column in others), ("_value", value.kind)]:
-            fields.append(pa.field(unused_name(word, names), kind))
+        for column in self.accumulator.columns:
+            word = "_value" if column.word == "values" else f"_{column.word}"
+            fields.append(pa.field(unused_name(word, names), column.kind))
             names.append(fields[-1].name)
         return tuple(fields)
 
+    @cached_property
+    def configs(self) -> Mapping[str, TableConfig]:
+        """Configurations of the table of entries, and of another one for percentiles, by name."""
+        more = () if self._windows is None else (self._windows,)
+        return {self.name: self.config, **{table.name: table.config for table in more}}
+
+    @cached_property
+    def _windows(self) -> WindowTable | None:
+        """Table of values around percentiles."""
+        is_percentile = isinstance(self.accumulator, Multiset) and isinstance(self.accumulator.finishing, Percentile)
+        return WindowTable(self.position, self.keys, self.expires_with) if is_percentile else None
+
     def apply(
-        self, view: KeyedView, keys: pa.Table, folded: Sequence[pa.Array], before: Columns, kept: Flags
+        self, tables: Tables, keys: pa.Table, folded: Sequence[pa.Array], before: Columns, kept: Flags
     ) -> Columns:
         """Add the partials of an epoch to the groups that are kept, and return the `fields` of each group.
 
         `before` has the stored fields, null for a new group. Entries of groups that are not kept are deleted.
         """
-        sets = multisets_of(folded)
-        entries = Entries(sets.owners, sets.columns, sets.counts).where(kept[sets.owners])
+        view = tables.get_keyed(self.name)
+        windows = None
+        if self._windows is not None:
+            windows = StoredWindows(self._windows, tables.get_keyed(self._windows.name), keys)
+        entries = _entries(self.accumulator.entries(folded))
+        entries = entries.where(kept[entries.owners])
         old, new = self._add(view, self._rows(keys, entries.owners, entries.columns), entries.counts)
         if not kept.all():
             view.delete_elements(taken(keys, np.flatnonzero(~kept)))
-        changed = Changed(keys.num_rows, Entries(entries.owners, entries.columns, new), old)
+            if windows is not None:
+                windows.delete(np.flatnonzero(~kept))
+        changed = ChangedEntries(keys.num_rows, Entries(entries.owners, entries.columns, new), old)
 
         def pages(groups: Integers) -> Iterator[Entries]:
-            return self._present(view, keys, groups)
+            return (page.where(page.counts > 0) for page in self._stored(view, keys, groups))
 
-        return self._results.updated(changed, before, pages)
+        return self._results.updated(changed, before, EntryReads(pages, windows, view.reservation))
 
     def put_all(self, view: KeyedView, keys: pa.Table, partials: Sequence[pa.Array]) -> Columns:
         """Write the entries of groups that have none yet, and return the `fields` of each group."""
-        sets = multisets_of(partials)
+        sets = self.accumulator.entries(partials)
         rows = self._rows(keys, sets.owners, sets.columns)
         view.upsert(rows, pa.table({COUNT: from_numpy(sets.counts, pa.int64())}))
         return self._results.of_sets(present(sets))
+
+    # ---- results that contain all entries ------------------------------------------------------------------------
+
+    def collected_before_and_after(
+        self, view: KeyedView, keys: pa.Table, folded: Sequence[pa.Array], kept: Flags
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return the result of each group before and after the partials of an epoch, which are not yet applied.
+
+        The entries are read and sorted once for both.
+        """
+        held = _all(self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64)), self.accumulator)
+        more = _entries(self.accumulator.entries(folded))
+        both = held.and_those(more)
+        counted = np.concatenate([held.counts, np.zeros_like(more.counts)]), both.counts
+        order, starts = distinct_entries(both.owners, both.columns)
+        firsts = both.at(order[starts])
+        results = []
+        for counts, there in zip(counted, (np.ones_like(kept), kept), strict=True):
+            summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
+            some = Entries(firsts.owners, firsts.columns, summed).where((summed > 0) & there[firsts.owners])
+            sizes = np.bincount(some.owners, minlength=keys.num_rows).astype(np.int64)
+            results.append(self.accumulator.result(Multisets(some.columns, some.counts, sizes)))
+        return results[0], results[1]
+
+    def collected(self, view: KeyedView, keys: pa.Table) -> pa.Array:
+        """Return the result of each group from its stored entries."""
+        pages = self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64))
+        return self._collected(pages, keys.num_rows)
+
+    def collected_from(self, rows: Iterable[pa.Table], keys: pa.Table) -> pa.Array:
+        """Return the result of each group from rows of this table, which may include other groups."""
+        return self._collected((self._matched(piece, keys) for piece in rows), keys.num_rows)
+
+    def _collected(self, pages: Iterable[Entries], groups: int) -> pa.Array:
+        held = _all((page.where(page.counts > 0) for page in pages), self.accumulator)
+        return self.accumulator.result(sorted_sets(held.owners, held.columns, held.counts, groups=groups))
+
+    def _matched(self, rows: pa.Table, keys: pa.Table) -> Entries:
+        """Return the rows of some groups as entries."""
+        names = [key.name for key in self.keys]
+        both = [normalise_key(pa.concat_arrays([one_chunk(keys[name]), one_chunk(rows[name])])) for name in names]
+        grouping = group_rows(np.zeros(len(both[0]), dtype=np.int64), hash_columns(both), both)
+        owner_of = np.full(grouping.groups, -1, dtype=np.int64)
+        groups = grouping.group_of_rows()
+        owner_of[groups[: keys.num_rows]] = np.arange(keys.num_rows)
+        owners = owner_of[groups[keys.num_rows :]]
+        columns = tuple(one_chunk(rows[element.name]) for element in self._elements)
+        return Entries(owners, columns, int64_values(rows[COUNT])).where(owners >= 0)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
 
     def _rows(self, keys: pa.Table, owners: Integers, columns: Columns) -> pa.Table:
         schema = pa.schema([*self.keys, *self._elements])
         return pa.Table.from_arrays([*taken(keys, owners).columns, *columns], schema=schema)
 
-    def _present(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Iterator[Entries]:
-        """Yield the entries of some groups that count, page by page."""
+    def _stored(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Iterator[Entries]:
+        """Yield the stored entries of some groups, page by page."""
         names = [element.name for element in self._elements]
         for page in view.elements(taken(keys, groups)):
             columns = tuple(one_chunk(page.rows[name]) for name in names)
-            counts = int64_values(page.rows[COUNT])
-            yield Entries(groups[page.groups], columns, counts).where(counts > 0)
+            yield Entries(groups[page.groups], columns, int64_values(page.rows[COUNT]))
 
     def _add(self, view: KeyedView, elements: pa.Table, counts: Integers) -> tuple[Integers, Integers]:
         """Add to the counts of entries; return those before and after."""
@@ -133,3 +243,18 @@ class EntryTable:
         if len(gone):
             view.delete(taken(elements, gone))
         return old, new
+
+
+def _entries(sets: Multisets) -> Entries:
+    return Entries(sets.owners, sets.columns, sets.counts)
+
+
+def _all(pages: Iterable[Entries], accumulator: EntryAccumulator) -> Entries:
+    """Concatenate pages of entries."""
+    nothing = tuple(pa.nulls(0, column.kind) for column in accumulator.columns)
+    found = [Entries(np.zeros(0, dtype=np.int64), nothing, np.zeros(0, dtype=np.int64)), *pages]
+    columns = tuple(pa.concat_arrays(list(arrays)) for arrays in zip(*(page.columns for page in found), strict=True))
+    owners, counts = (
+        np.concatenate(arrays) for arrays in zip(*((page.owners, page.counts) for page in found), strict=True)
+    )
+    return Entries(owners, columns, counts)

@@ -2,8 +2,8 @@
 
 For an append-only input, the state of a key is its first n rows (with rank and dense_rank, also their peers), because
 no other row can become one of them; for a changelog it is all rows. Each row has a weight, its number of copies. The
-first rows of a key are one list; for a changelog, the rows after them are rows of a separate table, unless keys have a
-time to live, which all their rows share. A step emits the difference between the first n before and after it.
+first rows of a key are one list; for a changelog, the rows after them are rows of a separate table, which are deleted
+when the list expires. A step emits the difference between the first n before and after it.
 
 A row keeps its original event time, also when it is retracted or its number changes. No window closes, so no row is
 late; with a time to live by event time, a row is late if its state would expire immediately. Rows of a changelog are
@@ -29,12 +29,12 @@ from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weight
 from statebed.operators.input_rows import gathered, late_output, late_rows
 from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.ranked_rows import FirstRows, RankedRows, RankingStep
-from statebed.operators.updating.top_n_rest import RowsBeyond, Settled
+from statebed.operators.updating.top_n_rest import RowsBeyond, SettledRows
 from statebed.operators.weighted_rows import WeightedTable
-from statebed.state import Combine, TableConfig
+from statebed.state import TableConfig
 
 STANDING = "standing"
 """Name of the table with the first rows of each key."""
@@ -45,7 +45,7 @@ ROW_TIME = "_row_time"
 
 
 @dataclass(frozen=True)
-class TopN:
+class TopN(OperatorBase):
     """Definition of an updating top-n; without keys, the first n of all rows."""
 
     operator_id: str
@@ -82,13 +82,10 @@ class TopN:
 
     @cached_property
     def _rest(self) -> WeightedTable | None:
-        """Table of the rows after the first ones; None if there are none or they are in the list."""
-        prunes = self.input.changes is Changes.APPEND
-        return None if prunes or self.ttl is not None else WeightedTable(REST, self.input, None)
-
-    @property
-    def combines(self) -> Mapping[str, Combine]:
-        return {}
+        """Table of the rows after the first ones; None if there are none."""
+        if self.input.changes is Changes.APPEND:
+            return None
+        return WeightedTable(REST, self.input, None, expires_with=None if self.ttl is None else STANDING)
 
     @cached_property
     def definition(self) -> Definition:
@@ -96,7 +93,7 @@ class TopN:
             ("ttl",),
             kind="top_n",
             n=self.n,
-            order=[one.text for one in self.order],
+            order=[term.text for term in self.order],
             numbering=self.numbering.value,
             number=self.number,
             keys=self.input.keys,
@@ -113,7 +110,7 @@ class TopN:
         view = tables.get_keyed(STANDING)
         kept, _ = view.get(keyed.keys)
         standing = self._standing(keyed, one_chunk(kept[ROWS]))
-        settled = Settled(standing, standing.kept, standing.unknown)
+        settled = SettledRows(standing, standing.kept, standing.unknown)
         if self._rest is not None:
             settled = RowsBeyond(self._rest, tables.get_keyed(REST), keyed).settle(standing)
             standing = settled.standing
@@ -122,7 +119,9 @@ class TopN:
         times = keyed.latest_times.take(from_numpy(filled, pa.int64())) if by_event_time(self.ttl) else None
         view.upsert(taken(keyed.keys, filled), self._lists(settled, counts[counts > 0]), times=times)
         view.delete(taken(keyed.keys, standing.touched[counts == 0]))
-        before, after = (self._shown(standing, keyed, one) for one in (standing.first_before, standing.first_after))
+        before, after = (
+            self._shown(standing, keyed, first_rows) for first_rows in (standing.first_before, standing.first_after)
+        )
         late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
         return StepResult(
             {MAIN: difference(before, after).cast(self.outputs[MAIN].schema), LATE: late},
@@ -130,18 +129,6 @@ class TopN:
             rows_late=late.num_rows,
             counts={UNKNOWN_RETRACTIONS: settled.unknown},
         )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        return watermark_us
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no row
-        return False
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return event_time_us
-
-    def latest_result(self, event_time_us: int) -> int:
-        return event_time_us
 
     def finished(self, rows: pa.Table) -> pa.Table:
         """Return the first n rows of each key, from rows of the state table."""
@@ -198,12 +185,12 @@ class TopN:
             touches_all=self.ttl is not None,
         )
 
-    def _lists(self, settled: Settled, counts: Integers) -> pa.Table:
+    def _lists(self, settled: SettledRows, counts: Integers) -> pa.Table:
         """Return the rows that are kept, as lists of these lengths."""
         at, weights = settled.kept
         columns = [*taken(settled.standing.rows, at).columns, from_numpy(weights, pa.int64())]
         struct = pa.StructArray.from_arrays(
-            [one_chunk(one) for one in columns], fields=list(self._list_type.value_type)
+            [one_chunk(column) for column in columns], fields=list(self._list_type.value_type)
         )
         offsets = from_numpy(np.append(0, np.cumsum(counts)).astype(np.int32), pa.int32())
         return pa.table({ROWS: pa.ListArray.from_arrays(offsets, struct, type=self._list_type)})

@@ -18,7 +18,7 @@ from statebed.format.schema import TIME
 from statebed.format.stream_schema import WEIGHT
 from statebed.operators.keyed_rows import KeyedRows, taken
 from statebed.operators.updating.ranked_rows import RankedRows, RankingStep
-from statebed.operators.weighted_rows import Touched, WeightedTable
+from statebed.operators.weighted_rows import TouchedKeys, WeightedTable
 from statebed.state import KeyedView
 
 _SPARE = 64
@@ -26,7 +26,7 @@ _SPARE = 64
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledRows:
     """Rows in the lists after a step."""
 
     standing: RankingStep
@@ -44,7 +44,7 @@ class RowsBeyond:
     view: KeyedView
     keyed: KeyedRows
 
-    def settle(self, standing: RankingStep) -> Settled:
+    def settle(self, standing: RankingStep) -> SettledRows:
         """Divide the rows of a step between lists and table; `standing` treats all of them as rows of the lists."""
         has_rest = self._has_rest(standing)
         beyond = self._is_beyond(standing, has_rest)
@@ -56,7 +56,7 @@ class RowsBeyond:
         lacking = np.flatnonzero(has_rest & (_sizes(standing, *standing.all_kept) < standing.n))
         if len(lacking):
             standing = replace(standing, new=_both(standing.new, self._next_rows(standing, lacking)))
-        return Settled(standing, self._cut(standing), unknown + standing.unknown)
+        return SettledRows(standing, self._cut(standing), unknown + standing.unknown)
 
     def _has_rest(self, standing: RankingStep) -> Flags:
         """Return which keys have rows beyond their lists; a key whose list has fewer than n rows has none."""
@@ -125,9 +125,9 @@ class RowsBeyond:
         return changed.unknown
 
     @cached_property
-    def _touched(self) -> Touched:
+    def _touched(self) -> TouchedKeys:
         keys = self.keyed.keys
-        return Touched([one_chunk(keys[name]) for name in self.table.one.keys], keys.num_rows)
+        return TouchedKeys([one_chunk(keys[name]) for name in self.table.one.keys], keys.num_rows)
 
 
 def _length(n: int) -> int:

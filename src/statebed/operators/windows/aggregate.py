@@ -71,7 +71,7 @@ class WindowAggregate(WindowedAggregation):
         return self.window.complete_until(watermark_us - self.lateness_us)
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
-        return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
+        return self.window.closes_between(before_us, after_us)
 
     def closing_watermark(self, event_time_us: int) -> int:
         return self.window.newest_end(event_time_us) + self.lateness_us

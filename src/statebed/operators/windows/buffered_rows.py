@@ -24,7 +24,7 @@ from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes, Input
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.changelog import group_equal
-from statebed.operators.input_rows import Admitted, filtered, gathered
+from statebed.operators.input_rows import AdmittedRows, filtered, gathered
 from statebed.operators.keyed_rows import ordered_inside, taken
 from statebed.operators.operator import Clock
 from statebed.operators.window_definition import Window
@@ -76,7 +76,7 @@ class WindowRows:
             bin_width=dt.timedelta(microseconds=self.window.pane_us),
         )
 
-    def admit(self, batches: Iterable[pa.RecordBatch], late_us: int | None, *, where: str) -> Admitted:
+    def admit(self, batches: Iterable[pa.RecordBatch], late_us: int | None, *, where: str) -> AdmittedRows:
         """Split off late rows, whose windows are all closed, and assign the others to panes.
 
         Admitted rows have the start of their pane as their time.
@@ -87,7 +87,7 @@ class WindowRows:
         panes = self.window.panes_of(np.where(timed, times, np.int64(0)))
         admitted = timed if late_us is None else timed & (panes >= self.window.first_open(late_us))
         placed = rows.set_column(1, TIME, from_numpy(panes, TIMESTAMP))
-        return Admitted(filtered(placed, admitted), filtered(rows, ~admitted))
+        return AdmittedRows(filtered(placed, admitted), filtered(rows, ~admitted))
 
     def prefetch(self, view: TimeKeyedView, clock: Clock) -> None:
         """Prefetch rows of windows that the clock closes in the background, while the rows of the epoch arrive."""
@@ -97,7 +97,7 @@ class WindowRows:
 
     def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:
         """Return the range of panes in windows that the clock closes; None if it closes none."""
-        if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
+        if clock.watermark_us is None or not self.window.closes_between(clock.late_us, clock.watermark_us):
             return None
         start = None if clock.late_us is None else self.window.first_open(clock.late_us)
         return start, self.window.last_closed_end(clock.watermark_us)
@@ -198,8 +198,3 @@ def check_windows(rows: WindowRows, taken_names: Sequence[str], *, where: str) -
             where=where,
             fix="rename them: results have the input's columns, window_start, window_end, and the added columns",
         )
-
-
-def closing_is_due(window: Window, before_us: int | None, after_us: int) -> bool:
-    """Return whether a watermark closes windows that the previous one left open."""
-    return before_us is None or window.last_closed_end(after_us) > window.last_closed_end(before_us)

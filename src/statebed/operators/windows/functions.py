@@ -23,13 +23,14 @@ from statebed.operators.keyed_rows import check_input
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
 from statebed.operators.window_definition import Window
-from statebed.operators.windows.buffered_rows import KEPT, WindowRows, check_windows, closing_is_due
+from statebed.operators.window_operator import WindowOperator
+from statebed.operators.windows.buffered_rows import KEPT, WindowRows, check_windows
 from statebed.operators.windows.function_calls import WindowCall
 from statebed.state import Combine, TableConfig
 
 
 @dataclass(frozen=True)
-class WindowFunctions:
+class WindowFunctions(WindowOperator):
     """Definition of the operator; `calls` are the columns to add, by name.
 
     Without an order, rows are sorted by all their columns, and all rows of a window are peers.
@@ -81,7 +82,7 @@ class WindowFunctions:
             ("order", "calls"),
             kind="window_functions",
             window=self.window.as_data(),
-            order=[one.text for one in self.order],
+            order=[term.text for term in self.order],
             calls=[[name, call.call.value, call.column, call.number, repr(call.default)] for name, call in self.calls],
             keys=self.input.keys,
             columns=[[field.name, str(field.type)] for field in self.input.columns],
@@ -105,18 +106,6 @@ class WindowFunctions:
             rows_late=late.num_rows,
             counts={UNKNOWN_RETRACTIONS: closed.dropped},
         )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        return self.window.complete_until(watermark_us)
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:
-        return closing_is_due(self.window, before_us, after_us)
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us)
-
-    def latest_result(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us) - 1
 
     def _check_default(self, call: WindowCall) -> None:
         try:

@@ -25,12 +25,13 @@ from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
 from statebed.operators.updating.top_n import check_top_n, number_field
 from statebed.operators.window_definition import Window
-from statebed.operators.windows.buffered_rows import KEPT, WindowRows, check_windows, closing_is_due
+from statebed.operators.window_operator import WindowOperator
+from statebed.operators.windows.buffered_rows import KEPT, WindowRows, check_windows
 from statebed.state import Combine, TableConfig
 
 
 @dataclass(frozen=True)
-class WindowTopN:
+class WindowTopN(WindowOperator):
     """Definition of a windowed top-n; without keys, the first n rows of each window."""
 
     operator_id: str
@@ -75,7 +76,7 @@ class WindowTopN:
             kind="window_top_n",
             window=self.window.as_data(),
             n=self.n,
-            order=[one.text for one in self.order],
+            order=[term.text for term in self.order],
             numbering=self.numbering.value,
             number=self.number,
             keys=self.input.keys,
@@ -102,18 +103,6 @@ class WindowTopN:
             rows_late=late.num_rows,
             counts={UNKNOWN_RETRACTIONS: closed.dropped},
         )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        return self.window.complete_until(watermark_us)
-
-    def is_due(self, before_us: int | None, after_us: int) -> bool:
-        return closing_is_due(self.window, before_us, after_us)
-
-    def closing_watermark(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us)
-
-    def latest_result(self, event_time_us: int) -> int:
-        return self.window.newest_end(event_time_us) - 1
 
     def combined(self, rows: pa.Table) -> pa.Table:
         """Return the first n rows of each key and pane from rows of the state."""

@@ -47,6 +47,13 @@ class SqlTable:
     """Columns that identify a row; empty if rows are appended."""
     epoch_column: str | None
     """Column for the number of the epoch, or None."""
+    one_row: bool = False
+    """Whether the table holds one row that is replaced; the key is empty then."""
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether rows replace others, instead of being appended."""
+        return bool(self.key) or self.one_row
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -72,6 +79,12 @@ class SqlTableSink(BaseSink):
         self._database = database
         self._table = table
         self._commits = table.name.beside(COMMITS).sql
+        self._left: set[SinkPosition] = set()
+        """Positions that this sink may have left behind: the last one that it committed, and one whose commit may have
+        failed or not.
+        """
+        self._leaving: SinkPosition | None = None
+        """Position that the transaction in progress writes."""
         if database.folded(table.name.table).lower().startswith(_RESERVED):
             raise InputError(
                 f"the table name {table.name} starts with {_RESERVED}, which is reserved for statebed",
@@ -83,6 +96,7 @@ class SqlTableSink(BaseSink):
     @property
     def described(self) -> str:
         way = f"one row per {', '.join(self._table.key)}" if self._table.key else "rows are added"
+        way = "one row" if self._table.one_row else way
         return f"{self._where}, {way}"
 
     @property
@@ -161,7 +175,7 @@ class SqlTableSink(BaseSink):
                 raise self.fenced(run, position.run, where=self._where)
             if position is None or position.epoch <= epoch:
                 return
-            if self._table.epoch_column is None or self._table.key:
+            if self._table.epoch_column is None or self._table.is_updated:
                 raise self._cannot_go_back(position.epoch, epoch)
             later = f"{quoted(self._table.epoch_column)} > {self._database.parameter(1)}"
             transaction.run(f"delete from {self._table.name.sql} where {later}", epoch)
@@ -190,6 +204,7 @@ class SqlTableSink(BaseSink):
             delivery = decide_delivery(position, run=publication.run, epoch=publication.epoch)
             if delivery is PublishStep.REFUSE:
                 raise self.fenced(publication.run, position.run if position else 0, where=self._where)
+            self._check_unchanged(position)
             if delivery is PublishStep.WRITE:
                 self._write(transaction, publication)
                 self._remember(transaction, SinkPosition(run=publication.run, epoch=publication.epoch))
@@ -201,15 +216,22 @@ class SqlTableSink(BaseSink):
         twice.
         """
         for attempt in range(1, _ATTEMPTS + 1):
+            self._leaving = None
             try:
                 with self._database.transaction() as transaction:
-                    return work(transaction)
+                    result = work(transaction)
             except SinkUnavailableError as error:
+                if self._leaving is not None:
+                    self._left.add(self._leaving)
                 if attempt == _ATTEMPTS:
                     raise
                 logger = _logger.about(sink=self.sink_id)
                 logger.warning("sink %s will be retried in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
                 time.sleep(_WAIT_SECONDS)
+            else:
+                if self._leaving is not None:
+                    self._left = {self._leaving}
+                return result
         raise AssertionError
 
     # ---- inside a transaction --------------------------------------------------------------------------------
@@ -224,7 +246,7 @@ class SqlTableSink(BaseSink):
                 fix="restore or rename it back, then start the job again: the epoch is committed and is published "
                 "first; without the table, the start is refused and lists the choices",
             )
-        if not table.key:
+        if not table.is_updated:
             for batch in self._batches(publication, table.columns):
                 transaction.load(table.name.sql, table.columns, batch)
             return
@@ -239,8 +261,13 @@ class SqlTableSink(BaseSink):
         columns = (*table.columns, WEIGHT)
         for batch in self._batches(publication, columns):
             transaction.load(STAGED, columns, batch)
-        for statement in (keyed.net(), keyed.gone()):
-            transaction.run(statement)
+        transaction.run(keyed.net())
+        if table.one_row:
+            self._check_key(transaction.run(keyed.several()), publication)
+            for statement in keyed.replacement():
+                transaction.run(statement)
+            return
+        transaction.run(keyed.gone())
         self._check_key(transaction.run(keyed.repeated()), publication)
         for statement in filter(None, map(self._database.analyse, (NET, GONE))):
             transaction.run(statement)
@@ -320,6 +347,20 @@ class SqlTableSink(BaseSink):
                 )
         return SinkPosition(run=rows[0][2], epoch=rows[0][3]) if rows else None
 
+    def _check_unchanged(self, position: SinkPosition | None) -> None:
+        """Raise SinkError if the position in the commits table is not one that this sink has left there."""
+        if not self._left or position in self._left:
+            return
+        left = " or ".join(f"run {one.run}, epoch {one.epoch}" for one in sorted(self._left, key=lambda one: one.epoch))
+        found = "is gone" if position is None else f"has run {position.run}, epoch {position.epoch}"
+        raise SinkError(
+            f"the row of the table in {COMMITS} {found}, but this run left {left} there: it was edited, or the "
+            "database was restored from a backup, while the job ran",
+            where=self._where,
+            fix=f"restore {COMMITS} together with the table; then start the job again: it compares the position with "
+            "its log, and publishes or refuses what is missing",
+        )
+
     def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
         """Return the rows of this table in the commits table, under any spelling of its name that the database treats
         as equal.
@@ -357,11 +398,12 @@ class SqlTableSink(BaseSink):
             position.run,
             position.epoch,
         )
+        self._leaving = position
 
     def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:
         return RollbackError(
             f"the table holds epoch {held} and cannot be rolled back to {epoch} automatically: "
-            + ("replaced rows are not kept" if self._table.key else "no column tells which rows are newer"),
+            + ("replaced rows are not kept" if self._table.is_updated else "no column tells which rows are newer"),
             where=self._where,
             fix=f"restore the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, "
             f"or start with sinks={{{self.sink_id!r}: 'rebuild'}} if its results are kept in state, or write to a new "

@@ -60,6 +60,19 @@ class SqlKeyedTable:
             f"select {key}, sum({weight}) from {NET} where {weight} > 0 group by {key} having sum({weight}) > 1 limit 1"
         )
 
+    def several(self) -> str:
+        """Return the query for the number of rows after the epoch, if a table of one row would have several."""
+        weight = quoted(WEIGHT)
+        return f"select sum({weight}) from {NET} where {weight} > 0 having sum({weight}) > 1"
+
+    def replacement(self) -> list[str]:
+        """Return the statements that replace the row of a table that has one row, if the epoch changes it."""
+        columns = listed(self.columns)
+        return [
+            f"delete from {self.table} where exists (select 1 from {NET})",
+            f"insert into {self.table} ({columns}) select {columns} from {NET} where {quoted(WEIGHT)} > 0",
+        ]
+
     def null_patterns(self) -> str:
         """Return the query for the combinations of key columns that are null, each a row of flags."""
         flags = ", ".join(f"{quoted(name)} is null" for name in self.key)

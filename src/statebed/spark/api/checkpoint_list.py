@@ -29,23 +29,23 @@ class CheckpointList(Sequence[LogEntry]):
         return len(self.epochs)
 
     def __repr__(self) -> str:
-        return f"<Checkpoints of job {self.job}: {', '.join(str(one.epoch) for one in self.epochs) or 'none'}>"
+        return f"<Checkpoints of job {self.job}: {', '.join(str(epoch.epoch) for epoch in self.epochs) or 'none'}>"
 
     def _repr_html_(self) -> str:
         columns = ["epoch", "record", "run", "rows in", "late", "out", "watermark", "took", "size", "savepoints"]
         rows = [
             (
-                one.epoch,
-                one.problem or (one.kind if one.status == "complete" else one.status),
-                one.run,
-                one.rows_in,
-                one.rows_late,
-                one.rows_out,
-                notebook.moment(one.watermark_us),
-                units.duration(one.duration_us),
-                units.size(one.bytes),
-                ", ".join(one.savepoints) or units.NOTHING,
+                epoch.epoch,
+                epoch.problem or (epoch.kind if epoch.status == "complete" else epoch.status),
+                epoch.run,
+                epoch.rows_in,
+                epoch.rows_late,
+                epoch.rows_out,
+                notebook.moment(epoch.watermark_us),
+                units.duration(epoch.duration_us),
+                units.size(epoch.bytes),
+                ", ".join(epoch.savepoints) or units.NOTHING,
             )
-            for one in self.epochs
+            for epoch in self.epochs
         ]
         return notebook.block(f"checkpoints of job {self.job}", notebook.table(columns, rows))

@@ -23,6 +23,13 @@ def exit_codes() -> Iterator[None]:
             job.start(processing_time="1 second").await_termination()
 
     SIGTERM and Ctrl-C inside the block stop the query after the epoch in progress, with exit codes 143 and 130.
+
+    >>> try:
+    ...     with sb.exit_codes():
+    ...         raise sb.FencedError("a newer run has started")
+    ... except SystemExit as end:
+    ...     end.code
+    86
     """
     try:
         with _sigterm_exits():

@@ -5,7 +5,6 @@ from html import escape
 from typing import Self
 
 from statebed.checkpoint import Guarantee, Sink
-from statebed.config import show_size
 from statebed.flow.event_time import event_time_text
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode
 from statebed.format.ranges import owned_range
@@ -13,6 +12,7 @@ from statebed.format.stream_schema import Changes
 from statebed.operators import MAIN, Operator
 from statebed.operators.joins import IntervalJoin
 from statebed.present.graph_drawing import Arrow, BoxKind, DrawnBox, drawn
+from statebed.present.units import binary_size
 from statebed.quantities import duration_text
 from statebed.sinks import BaseSink
 from statebed.spark.api.outputs import described as described_sink
@@ -129,11 +129,11 @@ def _times(graph: Graph, node: Node) -> Iterator[str]:
 def _kept(plan: JobPlan, operator: str, table: str) -> str:
     """Describe the memory reserved for a table, alone or with the other tables of its operator."""
     shares = plan.settings.memory_shares or {}
-    name = next((one for one in (f"{operator}.{table}", operator) if one in shares), None)
+    name = next((candidate for candidate in (f"{operator}.{table}", operator) if candidate in shares), None)
     if name is None:
         return ""
     together = "" if "." in name else " with its other tables"
-    nbytes = show_size(int(shares[name] * plan.budget.per_task_bytes))
+    nbytes = binary_size(int(shares[name] * plan.budget.per_task_bytes))
     return f"; keeps {shares[name]:.0%} of each task's memory ({nbytes}){together}"
 
 
@@ -150,7 +150,9 @@ def _picture(plan: JobPlan) -> str:
         name = operator.operator_id
         numbers[name] = len(boxes)
         keys = ", ".join(operator.inputs[0].keys)
-        tables = [f"{one}: {expiry(operator, one, config)}" for one, config in operator.tables.items()]
+        tables = [
+            f"{table_name}: {expiry(operator, table_name, config)}" for table_name, config in operator.tables.items()
+        ]
         interval = [operator.interval_text()] if isinstance(operator, IntervalJoin) else []
         by = f"by {keys}" if keys else "no key: one subtask gets all rows"
         texts = (described(operator), *interval, by, *tables)
@@ -171,7 +173,7 @@ def _picture(plan: JobPlan) -> str:
                 output
                 for outgoing in place.outgoing
                 if outgoing.stream == listened.stream and listened.operator_id in {"", name}
-                for output, _ in outgoing.ways
+                for output, _ in outgoing.origins
             }
             edges = [Edge(graph.names[name].node, output) for output in sorted(outputs)]
             arrows += [_arrow(graph, edge, numbers, len(boxes) - 1, _origin(graph, edge)) for edge in edges]
@@ -192,7 +194,7 @@ def _origin(graph: Graph, edge: Edge) -> str:
     if isinstance(node, OperatorNode):
         return node.operator.operator_id + (f".{edge.output}" if edge.output else "")
     step = node.step.text if isinstance(node, StepNode) else "union"
-    return f"{step} ({', '.join(_origin(graph, one) for one in node.inputs)})"
+    return f"{step} ({', '.join(_origin(graph, input_) for input_ in node.inputs)})"
 
 
 def _origins(graph: Graph, edge: Edge) -> Iterator[Edge]:
@@ -220,7 +222,8 @@ def described(operator: Operator) -> str:
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(operator).__name__).strip()
     text = kind.removesuffix(" operator")
     aggregates = ", ".join(
-        f"{one.name} = {one.function.value}({one.text.strip()})" for one in getattr(operator, "aggregates", ())
+        f"{aggregate.name} = {aggregate.function.name}({aggregate.text.strip()})"
+        for aggregate in getattr(operator, "aggregates", ())
     )
     parts = [text, *([window.described()] if window is not None else []), *([aggregates] if aggregates else [])]
     return ", ".join(parts)

@@ -3,9 +3,6 @@ epochs already written.
 
 `{epoch}` in the path is replaced by the epoch number, so that `mode="overwrite"` rewrites the folder of a repeated
 epoch; `epoch_column=` adds the number to the rows.
-
-Delta tables do check: they get the job, the sink and the epoch as transaction identifiers, and skip epochs that they
-have. Delta does not know runs, so a superseded run is only kept out by the check before each epoch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, SinkError
 from statebed.format.names import EPOCH_DIGITS
-from statebed.protocol import Guarantee
 from statebed.sinks.base import BaseSink
 from statebed.sinks.places import real_place
 from statebed.sinks.row_shape import RowShape, shaped_rows
 
-DELTA = "delta"
 EPOCH = "{epoch}"
 MODES = ("append", "overwrite")
-_OF_FILES = frozenset({"avro", "csv", "json", "orc", "text", "xml", DELTA})
-_TRANSACTION_OPTIONS = ("txnAppId", "txnVersion")
+_OF_FILES = frozenset({"avro", "csv", "json", "orc", "text", "xml"})
 
 
 @dataclass(frozen=True)
@@ -42,16 +36,9 @@ class FormatTarget:
     options: Mapping[str, Any] = field(repr=False)
     """Options of the format; may contain secrets."""
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE if self.format == DELTA else Guarantee.AT_LEAST_ONCE
-
-    def save(self, frame: DataFrame, *, owner: str, epoch: int) -> None:
+    def save(self, frame: DataFrame, *, epoch: int) -> None:
         """Write the rows of an epoch."""
-        options = dict(self.options)
-        if self.format == DELTA:
-            options |= dict(zip(_TRANSACTION_OPTIONS, (owner, epoch), strict=True))
-        writer = frame.write.format(self.format).mode(self.mode).options(**options)
+        writer = frame.write.format(self.format).mode(self.mode).options(**self.options)
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.save(None if self.path is None else self.path.replace(EPOCH, f"{epoch:0{EPOCH_DIGITS}d}"))
@@ -70,21 +57,15 @@ class FormatSink(BaseSink):
         self,
         *,
         sink_id: str,
-        job_id: str,
         target: FormatTarget,
         shape: RowShape,
         to_frame: Callable[[pa.Table], DataFrame],
     ) -> None:
         super().__init__(sink_id)
         self.kind = f"format {target.format}"
-        self._owner = f"{job_id}/{sink_id}"
         self._target = target
         self._shape = shape
         self._to_frame = to_frame
-
-    @property
-    def guarantee(self) -> Guarantee:  # type: ignore[override]  # it depends on the format
-        return self._target.guarantee
 
     @property
     def target(self) -> str:
@@ -104,7 +85,7 @@ class FormatSink(BaseSink):
         if shaped is None:
             return
         try:
-            self._target.save(self._to_frame(shaped), owner=self._owner, epoch=publication.epoch)
+            self._target.save(self._to_frame(shaped), epoch=publication.epoch)
         except Exception as error:
             raise SinkError(
                 f"Spark's format {self._target.format} of sink {self._sink_id} failed with "
@@ -138,11 +119,6 @@ def format_target(
             f"partition_by names {unknown}, but the columns are {list(columns)}",
             where=where,
             fix="use some of these columns",
-        )
-    taken = [name for name in _TRANSACTION_OPTIONS if name in left]
-    if taken and format_name == DELTA:
-        raise InputError(
-            f"{taken} are set by statebed from the job, the sink and the epoch", where=where, fix="leave them out"
         )
     for name, value in left.items():
         if not isinstance(value, str | int | float | bool):

@@ -10,7 +10,7 @@ Mistakes are found before `start` writes anything.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Retention, Run, RunOptions, Sink, SinkStart
 from statebed.checkpoint.open_run import prepare_opening
@@ -34,26 +35,35 @@ from statebed.format.ranges import check_parallelism
 from statebed.format.schema import check_user_columns
 from statebed.inspect.records import summarise_epochs
 from statebed.present import notebook
+from statebed.protocol.kafka_start import SourceStart
+from statebed.protocol.projection import with_offsets
 from statebed.protocol.sink_names import DerivedSink, derived_name, settled_names
 from statebed.quantities import Duration, parse_duration
-from statebed.sinks import BaseSink
+from statebed.sinks import BaseSink, TwoPhaseSink
 from statebed.sinks.neighbours import check_places
+from statebed.sinks.watched import ShowRows, WatchedSink
 from statebed.spark.api.checkpoint_list import CheckpointList
+from statebed.spark.api.dead_letters import DeadLetters, check_written
+from statebed.spark.api.delta_source import NAME as DELTA_SOURCE
+from statebed.spark.api.delta_source import DeltaSource
 from statebed.spark.api.explain import Explanation, explained
-from statebed.spark.api.outputs import check_sinks, make_sink, probe_sinks
+from statebed.spark.api.kafka_stream import kafka_stream
+from statebed.spark.api.outputs import SinkLike, Transform, check_sinks, make_sink, probe_sinks
 from statebed.spark.api.query import Query, Trigger
-from statebed.spark.api.stream import JobStream, SparkFrame, Transform
+from statebed.spark.api.stream import JobStream, SparkFrame
 from statebed.spark.checkpoint.folder import SparkProjection, projection_folder
 from statebed.spark.epoch.controller import Controller
-from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.observers import Observers
 from statebed.spark.epoch.run_reporter import RunReporter
 from statebed.spark.plan.head_expressions import arrow_field
 from statebed.spark.plan.host_memory import check_shares
 from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.kafka_offsets import kafka_start
 from statebed.spark.plan.source_frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.plan.source_plan import streams_of
 from statebed.spark.plan.state_match import RemovedStatePolicy, check_continues
 from statebed.spark.plan.topology import topology
+from statebed.spark.plan.user_functions import register_in_spark
 from statebed.spark.plan.worker_resources import job_budget
 from statebed.spark.probe.probe import probe_executors
 from statebed.spark.session import active_session, check_session, check_streaming, configuration, default_session
@@ -97,6 +107,8 @@ class Job(SparkNames):
         self.graph = Graph()
         self.frames: dict[Edge, SparkFrame] = {}
         """Streams that Spark computes."""
+        self.dead_letters: dict[Edge, DeadLetters] = {}
+        """Malformed messages of the streams of Kafka topics."""
         if isinstance(self._store, MemoryStore):
             raise InputError(
                 "state in memory:// belongs to one process, but Spark's workers are separate processes",
@@ -115,21 +127,32 @@ class Job(SparkNames):
             self._session = check_session(default_session(self._job_id))
         return self._session
 
+    def register_function(
+        self, name: str, function: Callable[..., Any], *, returns: str | pa.DataType | None = None
+    ) -> None:
+        """Let expressions call a Python function by name, before operators and between them.
+
+        Without `returns`, the function must be declared with `sb.udf`. It is also registered in the Spark session.
+        """
+        made = self.graph.register_function(name, function, returns)
+        register_in_spark(self.spark, name, made)
+
     def source(
         self,
-        df: DataFrame,
+        df: DataFrame | str,
+        name: str | DataFrame = "source",
         *,
-        name: str = "source",
         watermark: tuple[str, Duration] | None = None,
         idle_after: Duration | None = None,
     ) -> JobStream:
         """Add a source: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`.
 
         After `idle_after` without rows, the source no longer holds back the watermarks of operators with several
-        inputs.
+        inputs. The name may also come first: `source("rides", df)`. The arguments are those of `Flow.source`.
         """
-        where = f"job {self._job_id}, source {check_name('source', name)!r}"
-        frame = check_streaming(df, source=name)
+        rows, source_name = (name, df) if isinstance(df, str) else (df, str(name))
+        where = f"job {self._job_id}, source {check_name('source', source_name)!r}"
+        frame = check_streaming(rows, source=source_name)
         session = check_session(frame.sparkSession)
         if self._session is not None and self._session.sparkContext is not session.sparkContext:
             raise InputError(
@@ -147,7 +170,7 @@ class Job(SparkNames):
         check_user_columns(frame.columns, where=where)
         columns = pa.schema([arrow_field(field, where=where) for field in frame.schema.fields])
         node = SourceNode(
-            name,
+            source_name,
             columns,
             None if time is None else time.column,
             0 if time is None else time.delay_us,
@@ -155,9 +178,111 @@ class Job(SparkNames):
         )
         position = len(self.graph.sources)
         edge = Edge(self.graph.add(node))
-        leaves = (name,) * len(streams_of(frame))
+        leaves = (source_name,) * len(streams_of(frame))
         self.frames[edge] = SparkFrame(source_frame(frame, time, position=position), time is not None, position, leaves)
         return JobStream(self.graph, edge, self)
+
+    def delta(
+        self,
+        path: str,
+        *,
+        name: str = "source",
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> JobStream:
+        """Add a Delta table as a source: first all rows of its newest version, then those that versions append.
+
+        It is read by version, without Delta's own package for Spark, and needs `pip install 'statebed[delta]'`.
+        """
+        session = self.spark
+        session.dataSource.register(DeltaSource)
+        options = {f"storage.{option}": value for option, value in (storage_options or {}).items()}
+        df = session.readStream.format(DELTA_SOURCE).options(**options).load(path)
+        return self.source(df, name=name, watermark=watermark, idle_after=idle_after)
+
+    def changelog(
+        self,
+        df: DataFrame,
+        *,
+        key: str | Sequence[str],
+        format: str,  # noqa: A002 - the name that Spark's readers use
+        order: str | Sequence[str] = (),
+        name: str = "source",
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+    ) -> JobStream:
+        """Add a source of change events of a database's log, as the changelog of its table.
+
+        `format` is "debezium", "row_kind" or "delta_cdf"; see `JobStream.changelog`. The operator that holds the newest
+        row of each key is called `{name}_changelog`.
+        """
+        events = self.source(df, name=name, watermark=watermark, idle_after=idle_after)
+        return events.changelog(
+            key,
+            format=format,
+            order=order,
+            ttl=ttl,
+            ttl_clock=ttl_clock,
+            name=f"{check_name('source', name)}_changelog",
+        )
+
+    def kafka(
+        self,
+        topics: str | Sequence[str],
+        *,
+        servers: str,
+        value: str = "json",
+        schema: str | StructType | None = None,
+        event_time: str | tuple[str, Duration] | None = None,
+        name: str = "source",
+        metadata: Sequence[str] = (),
+        starting: str = "earliest",
+        malformed: str = "fail",
+        avro_header: bool = False,
+        idle_after: Duration | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> JobStream:
+        """Add Kafka topics as a source, through Spark's Kafka connector.
+
+        `value` is the encoding of the messages' values: "json" with `schema="id bigint, at timestamp"`; "avro" with the
+        writer's schema as JSON text (`avro_header=True` skips the header of Confluent's registry); "debezium" with the
+        columns of the table, which gives the columns `before`, `after`, `op` and `ts_ms`; "raw" for the message as it
+        is. `event_time` names the column of the event time, or is a pair of it and the watermark's delay. `metadata`
+        lists columns of the message to keep: key, topic, partition, offset, timestamp. `starting` is where the first
+        run starts: "earliest", "latest", or offsets as JSON text. A message that cannot be decoded stops the job, or
+        with `malformed="dead_letters"` becomes a row of the stream's `dead_letters`. `options` are further options of
+        Spark's connector, such as `kafka.security.protocol` or `maxOffsetsPerTrigger`.
+        """
+        return kafka_stream(
+            self,
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            servers=servers,
+            value=value,
+            schema=schema,
+            event_time=event_time,
+            name=name,
+            metadata=(metadata,) if isinstance(metadata, str) else tuple(metadata),
+            starting=starting,
+            malformed=malformed,
+            avro_header=avro_header,
+            idle_after=idle_after,
+            options=options or {},
+        )
+
+    @property
+    def sink_names(self) -> list[str]:
+        """Names of the sinks, in the order in which they were added."""
+        return list(self._sinks)
+
+    def watch_sinks(self, show: ShowRows) -> None:
+        """Call `show` with the rows of every epoch, after each sink of statebed's own has published them."""
+        for name, (sink, edge) in self._sinks.items():
+            # The rows of a two-phase sink are in its target, not in the outbox.
+            if isinstance(sink, BaseSink) and not isinstance(sink, TwoPhaseSink):
+                self._sinks[name] = (WatchedSink(sink, show), edge)
 
     def sink_edge(self, name: str) -> Edge:
         """Return the stream of a sink."""
@@ -191,6 +316,7 @@ class Job(SparkNames):
         removed: str = RemovedStatePolicy.REFUSE.value,
         sinks: Mapping[str, str | SinkStart] | None = None,
         abandon: Sequence[str] = (),
+        sources: Mapping[str, str | SourceStart] | None = None,
     ) -> Query:
         """Open a run, which fences every earlier one, and start the query.
 
@@ -199,7 +325,8 @@ class Job(SparkNames):
         `removed` chooses what happens to the state of operators that the job no longer has: "keep" or "drop". `sinks`
         chooses, by name, what to do with a sink that lacks epochs which are no longer retained: "rebuild",
         "start_empty" or "accept_gap"; it has no effect otherwise. `abandon` names sinks that the job no longer has,
-        whose unpublished epochs are given up.
+        whose unpublished epochs are given up. `sources` chooses, by name, where a Kafka source continues whose messages
+        are gone: "earliest" or "latest"; it has no effect otherwise.
         """
         if available_now and processing_time is not None:
             raise InputError(
@@ -215,6 +342,7 @@ class Job(SparkNames):
                 fix="pass for example '1 second'",
             )
         starts = {name: _sink_start(name, choice) for name, choice in (sinks or {}).items()}
+        moves = {name: _source_start(name, choice) for name, choice in (sources or {}).items()}
         plan = self._plan()
         store = ScopedStore(self._store, job_folder(self._job_id))
         options = _with_retention(options or RunOptions(), plan.settings)
@@ -224,26 +352,27 @@ class Job(SparkNames):
             plan,
             removed=RemovedStatePolicy(known(removed, RemovedStatePolicy, "removed", where=f"job {self._job_id}")),
             sink_starts=starts,
+            source_starts=moves,
             abandoned_sinks=(abandon,) if isinstance(abandon, str) else tuple(abandon),
         )
         plan.warn_of_unbounded_state()
         plan = self._checked_against_log(plan, store, options)
-        watching = Watching.open(plan)
+        observers = Observers.open(plan)
         try:
-            return self._open(plan, store, options, trigger, watching)
+            return self._open(plan, store, options, trigger, observers)
         except BaseException:
-            watching.close()
+            observers.close()
             raise
 
     def _open(
-        self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, watching: Watching
+        self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, observers: Observers
     ) -> Query:
         """Open the run, after all checks."""
         run = Run.open(store, self._job_id, options=options, environment=Environment())
-        reporter = RunReporter(run, plan, trigger=str(trigger), metrics=watching.metrics)
+        reporter = RunReporter(run, plan, trigger=str(trigger), metrics=observers.metrics)
         reporter.start()
         try:
-            return self._query(plan, store, run, trigger, watching=watching, reporter=reporter)
+            return self._query(plan, store, run, trigger, observers=observers, reporter=reporter)
         except BaseException as failure:
             reporter.failed(failure)
             raise
@@ -255,26 +384,26 @@ class Job(SparkNames):
         run: Run,
         trigger: Trigger,
         *,
-        watching: Watching,
+        observers: Observers,
         reporter: RunReporter,
     ) -> Query:
         """Bring sinks and Spark's checkpoint to the start of the run, and start the query."""
         self._check_continues(plan, run.head, store)
-        watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
+        observers.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
         publisher = plan.publisher(run)
         publisher.open()
         folder = projection_folder(
             local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, run=run.number
         )
-        projection = SparkProjection(folder, store, sources=plan.spark_sources)
-        projection.build(run.head.source_position)
+        projection = SparkProjection(folder, store, sources=plan.spark_sources, topic_ids=plan.kafka.topic_ids)
+        projection.build(with_offsets(run.head.source_position, plan.kafka.moved))
         controller = Controller(
             plan=plan,
             run=run,
             publisher=publisher,
             projection=projection,
             environment=run.environment,
-            watching=watching,
+            observers=observers,
             reads_once=trigger.available_now,
         )
         return Query.start(plan, controller, trigger, checkpoint_location=projection.location, reporter=reporter)
@@ -284,7 +413,7 @@ class Job(SparkNames):
     def add_sink(
         self,
         stream: JobStream,
-        sink: Any,
+        sink: SinkLike,
         *,
         path: str | None,
         name: str | None,
@@ -313,13 +442,13 @@ class Job(SparkNames):
         is_direct = isinstance(self.graph.nodes[given.edge.node], OperatorNode)
         if unnamed is not None and not is_direct and derived in self._sinks:
             apart = unnamed.target or self.graph.origin(given.edge)
-            unnamed.rename(derived_name([derived], told_apart_by=apart))
+            unnamed.rename(derived_name([derived], distinguished_by=apart))
         check_places(made, state_url=self._store.url, others=others, where=where)
         self._sinks[made.sink_id] = (made, given.edge)
         if unnamed is not None:
             self._derived.add(made.sink_id)
 
-    def _derived_name(self, stream: JobStream, sink: Any) -> str:
+    def _derived_name(self, stream: JobStream, sink: SinkLike) -> str:
         """Derive the name of a sink from its operator, and after row-wise steps also from its kind."""
         operators = self.graph.outputs_behind(stream.edge)
         if isinstance(self.graph.nodes[stream.edge.node], OperatorNode):
@@ -327,7 +456,7 @@ class Job(SparkNames):
         label = sink if isinstance(sink, str) else getattr(sink, "__name__", "")
         if label.isascii() and label.isidentifier():
             return derived_name(operators, label)
-        return derived_name(operators, "function", told_apart_by=self.graph.origin(stream.edge))
+        return derived_name(operators, "function", distinguished_by=self.graph.origin(stream.edge))
 
     def _settle_names(self, run: Run) -> bool:
         """Give each sink without a given name the one that it has in the log. Return whether any was renamed."""
@@ -374,6 +503,7 @@ class Job(SparkNames):
             raise InputError(
                 "the job has no sink", where=where, fix="for example: results.write('parquet', path='out')"
             )
+        check_written(self.dead_letters.values(), where=where)
         session, settings = self.spark, self._settings()
         local_state = Path(self._store.url) if isinstance(self._store, LocalStore) else None
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
@@ -411,7 +541,8 @@ class Job(SparkNames):
         else:
             base = prepare_opening(log, References(log), options).base
         self._check_continues(plan, base, store)
-        check_sinks(plan.sinks, last_number=recovery.last_number)
+        plan = replace(plan, kafka=kafka_start(plan, None if base is None else base.source_position))
+        check_sinks(plan.sinks, recovery, read_again=lambda: log.recover(options.damage, proofs=True))
         plan.publisher(Run.preview(store, self._job_id, options=options)).check()
         probe_put_if_absent(self._store)
         hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
@@ -440,6 +571,14 @@ def _sink_start(name: str, choice: str | SinkStart) -> SinkStart:
     except ValueError:
         ways = ", ".join(repr(way.value) for way in SinkStart)
         raise InputError(f"sinks={{{name!r}: {choice!r}}} is not a valid choice", fix=f"use one of {ways}") from None
+
+
+def _source_start(name: str, choice: str | SourceStart) -> SourceStart:
+    try:
+        return SourceStart(choice)
+    except ValueError:
+        ways = ", ".join(repr(way.value) for way in SourceStart)
+        raise InputError(f"sources={{{name!r}: {choice!r}}} is not a valid choice", fix=f"use one of {ways}") from None
 
 
 def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:

@@ -11,18 +11,25 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statebed.checkpoint import Guarantee, Sink
 from statebed.errors import InputError
 from statebed.format.stream_schema import WEIGHT, Changes, Output
+from statebed.protocol import Recovery
 from statebed.sinks import BaseSink, FunctionSink, TransformedSink
 from statebed.sinks.registry import KINDS, SinkRequest
-from statebed.sinks.row_shape import Form, declared_key, make_shape
+from statebed.sinks.row_shape import Form, declared_key, has_one_row, make_shape
 from statebed.spark.api.format_sink import FormatSink, check_format, format_target
 from statebed.spark.arrow_types import arrow_schema
 
 Transform = Callable[[DataFrame], DataFrame]
+SinkLike = str | Callable[..., object] | Sink
+"""Name of a sink or of a format of Spark, a function(df, epoch), which may have more arguments with defaults, or a
+sink.
+"""
+_SPARK_KAFKA = "kafka.bootstrap.servers"
+"""Option of Spark's own Kafka writer, which is at least once; statebed's sink has `servers` instead."""
 _FUNCTION_OPTIONS = frozenset({"form", "epoch_column"})
 
 
 def make_sink(
-    sink: str | Callable[[Any, int], object] | Sink,
+    sink: SinkLike,
     *,
     output: Output,
     operator_id: str,
@@ -62,10 +69,11 @@ def make_sink(
         path=path,
         options=options or {},
         where=where,
+        one_row=has_one_row(output, key, where=where),
         # Like Spark's own memory sink.
-        show=lambda rows: _frame(session, rows).createOrReplaceTempView(name or operator_id),
+        show=lambda rows: to_data_frame(session, rows).createOrReplaceTempView(name or operator_id),
     )
-    if isinstance(sink, str) and sink in KINDS:
+    if isinstance(sink, str) and sink in KINDS and _SPARK_KAFKA not in wanted.options:
         return _known(sink, wanted, key, session, transform)
     wanted = replace(wanted, key=declared_key(output, key, where=where))
     to_frame = _framed(session, transform)
@@ -90,7 +98,7 @@ def _known(
     before = wanted.output
     weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
     schema = pa.schema([*before.columns, *weight])
-    made = arrow_schema(transform(_frame(session, schema.empty_table())).schema)
+    made = arrow_schema(transform(to_data_frame(session, schema.empty_table())).schema)
     if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
         raise InputError(
             f"the stream is a changelog, but the function in transform() returns rows without {WEIGHT} (a bigint)",
@@ -107,7 +115,7 @@ def _format(name: str, wanted: SinkRequest, session: SparkSession, to_frame: Cal
     options = dict(wanted.options)
     form, epoch_column = options.pop("form", None), options.pop("epoch_column", None)
     check_format(session, name, known=sorted(KINDS), where=wanted.where)
-    if wanted.is_changelog and form is None and not wanted.key:
+    if wanted.is_changelog and form is None and not wanted.key and not wanted.one_row:
         raise InputError(
             f"the stream is a changelog, but Spark's format {name!r} only appends rows",
             where=wanted.where,
@@ -123,18 +131,18 @@ def _format(name: str, wanted: SinkRequest, session: SparkSession, to_frame: Cal
         where=wanted.where,
     )
     target = format_target(name, path=wanted.path, options=options, columns=shape.schema.names, where=wanted.where)
-    return FormatSink(sink_id=wanted.sink_id, job_id=wanted.job_id, target=target, shape=shape, to_frame=to_frame)
+    return FormatSink(sink_id=wanted.sink_id, target=target, shape=shape, to_frame=to_frame)
 
 
 def _framed(session: SparkSession, transform: Transform | None) -> Callable[[pa.Table], DataFrame]:
     def framed(rows: pa.Table) -> DataFrame:
-        frame = _frame(session, rows)
+        frame = to_data_frame(session, rows)
         return frame if transform is None else transform(frame)
 
     return framed
 
 
-def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+def to_data_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert rows to a DataFrame with the types of their stream. Spark itself would interpret local times in the
     session's zone.
     """
@@ -149,11 +157,20 @@ def described(sink: Sink) -> str:
     return f"{sink.described} ({promise})" if isinstance(sink, BaseSink) else promise
 
 
-def check_sinks(sinks: Iterable[Sink], *, last_number: int) -> None:
-    """Check, before a run opens and without writing, that every sink has its own destination."""
-    for sink in sinks:
-        if isinstance(sink, BaseSink):
-            sink.check(last_number=last_number)
+def check_sinks(sinks: Iterable[Sink], recovery: Recovery, *, read_again: Callable[[], Recovery]) -> None:
+    """Check, before a run opens and without writing, that every sink has its own destination.
+
+    A run that began after the log was read may have opened a sink already. `read_again` reads the log as it is now, and
+    is called before a sink is refused.
+    """
+    for sink in (sink for sink in sinks if isinstance(sink, BaseSink)):
+        try:
+            sink.check(last_number=recovery.last_number)
+        except InputError:
+            newest = read_again()
+            if newest.last_number == recovery.last_number:
+                raise
+            sink.check(last_number=newest.last_number)
 
 
 def probe_sinks(sinks: Iterable[Sink]) -> None:

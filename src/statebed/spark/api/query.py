@@ -20,6 +20,7 @@ from statebed.errors import InputError, RequestTimeoutError, StatebedError
 from statebed.flow.spark_names import SparkNames
 from statebed.format import checkpoint_pb2 as pb
 from statebed.present import notebook, units
+from statebed.quantities import duration_text
 from statebed.spark.compaction.rounds import CompactionCounts
 from statebed.spark.epoch.controller import Controller
 from statebed.spark.epoch.reports import EpochSummary
@@ -47,7 +48,7 @@ class Trigger:
     def __str__(self) -> str:
         if self.available_now:
             return "available now"
-        return f"every {self.every_us / 1e6:g} s" if self.every_us else "as soon as there is input"
+        return f"every {duration_text(self.every_us)}" if self.every_us else "as soon as there is input"
 
 
 class QueryState(enum.Enum):
@@ -81,7 +82,17 @@ class QueryStatus:
 
 
 class Query(SparkNames):
-    """A running or ended query, created by `Job.start`."""
+    """A running or ended query, created by `Job.start`.
+
+    >>> job = sb.Job("numbers", state="state")
+    >>> numbers = job.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).load()
+    >>> even = job.source(numbers, name="numbers").where("value % 2 = 0").write("parquet", path="out")
+    >>> query = job.start(available_now=True)
+    >>> query.await_termination()
+    True
+    >>> query.status.state
+    <QueryState.FINISHED: 'finished'>
+    """
 
     def __init__(
         self,
@@ -125,7 +136,7 @@ class Query(SparkNames):
         spark_query = writer.start()
         board = SourceProgressBoard(plan.spark_sources)
         reporter.follow(board.newest)
-        ProgressListener(plan.session, str(spark_query.runId), controller.book.of_batch, board.take).listen()
+        ProgressListener(plan.session, str(spark_query.runId), controller.epoch_log.of_batch, board.take).listen()
         query = cls(plan, controller, spark_query, trigger, reporter)
         query._watcher.start()
         return query
@@ -154,12 +165,12 @@ class Query(SparkNames):
     @property
     def last_progress(self) -> EpochSummary | None:
         """Summary of the newest epoch of this query, or None."""
-        return self._controller.book.progress[-1] if self._controller.book.progress else None
+        return self._controller.epoch_log.progress[-1] if self._controller.epoch_log.progress else None
 
     @property
     def recent_progress(self) -> list[EpochSummary]:
         """Summaries of the newest epochs of this query, oldest first."""
-        return list(self._controller.book.progress)
+        return list(self._controller.epoch_log.progress)
 
     @property
     def compaction(self) -> CompactionCounts:
@@ -169,7 +180,7 @@ class Query(SparkNames):
     @property
     def metrics_url(self) -> str | None:
         """URL of the Prometheus metrics while the query runs, or None without the setting `metrics_port`."""
-        return self._controller.book.watching.url
+        return self._controller.epoch_log.observers.url
 
     @property
     def exception(self) -> BaseException | None:
@@ -185,17 +196,17 @@ class Query(SparkNames):
         title = f"job {self._plan.job_id}, run {status.run}, epoch {status.epoch}: "
         rows = [
             (
-                one.epoch,
-                units.NOTHING if one.batch_id is None else one.batch_id,
-                one.rows_in,
-                one.rows_late,
-                one.rows_out,
-                notebook.moment(one.watermark_us),
-                one.state_rows,
-                units.size(one.state_bytes),
-                units.duration(one.duration_us),
+                summary.epoch,
+                units.NOTHING if summary.batch_id is None else summary.batch_id,
+                summary.rows_in,
+                summary.rows_late,
+                summary.rows_out,
+                notebook.moment(summary.watermark_us),
+                summary.state_rows,
+                units.size(summary.state_bytes),
+                units.duration(summary.duration_us),
             )
-            for one in reversed(recent)
+            for summary in reversed(recent)
         ]
         columns = ["epoch", "batch", "rows in", "late", "out", "watermark", "state rows", "state", "took"]
         problem = f"<pre>{escape(status.problem)}</pre>" if status.problem else ""
@@ -215,7 +226,7 @@ class Query(SparkNames):
             ended = self._done.wait(timeout)
         except (KeyboardInterrupt, SystemExit):
             # If the process ended in the middle of a batch, Spark's stack traces would follow.
-            self._controller.want_stop(drain=False)
+            self._controller.request_stop(drain=False)
             self._done.wait(_INTERRUPTED_SECONDS)
             raise
         self._raise_failure()
@@ -249,7 +260,7 @@ class Query(SparkNames):
         """
         if self._done.is_set() and not drain:
             return
-        self._controller.want_stop(drain=drain)
+        self._controller.request_stop(drain=drain)
         if not self._done.wait(timeout):
             raise RequestTimeoutError(
                 f"the query did not end within {timeout:g} s",
@@ -280,7 +291,7 @@ class Query(SparkNames):
             self._failure = self._controller.explain_failure(failure)
             self._state = QueryState.FAILED
             self._reporter.failed(self._failure)
-            self._controller.book.failed(self._failure, self._controller.epoch + 1)
+            self._controller.epoch_log.failed(self._failure, self._controller.epoch + 1)
             self._stop_spark()
         finally:
             self._controller.close()
@@ -297,7 +308,7 @@ class Query(SparkNames):
         tend_seconds = min(settings.requests_every, settings.idle_after).total_seconds()
         while not self._spark_query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # seconds may be a fraction
             if self._controller.stop_wanted or time.monotonic() - tended >= tend_seconds:
-                self._controller.tend(self._plan.session, close_when_idle=not self._trigger.available_now)
+                self._controller.on_idle(self._plan.session, close_when_idle=not self._trigger.available_now)
                 tended = time.monotonic()
             if self._controller.stopped and not self._controller.halted:
                 self._controller.halt()
@@ -314,4 +325,4 @@ class Query(SparkNames):
         try:
             self._spark_query.stop()
         except (PySparkException, Py4JError) as error:
-            self._controller.book.told.warning("Spark's query did not stop: %s", error)
+            self._controller.epoch_log.told.warning("Spark's query did not stop: %s", error)

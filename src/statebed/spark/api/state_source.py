@@ -8,6 +8,7 @@ tell Python data sources which columns a query needs; use `.schema(...)` to choo
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,10 +34,13 @@ from statebed.inspect import StateTable, read_state
 from statebed.inspect.tables.pushdown import span_of
 from statebed.inspect.tables.request import instant_us
 from statebed.inspect.tables.table_shape import INTERNAL
+from statebed.spark.api.change_feed import ChangeFeedReader, feed_schema
 from statebed.spark.arrow_types import arrow_schema
 
 NAME = "statebed"
 OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal", "results")
+FEED_OPTIONS = ("changes", "startingepoch")
+"""Options of the stream of changes."""
 STORAGE = "storage."
 """Prefix of options that are settings of the object store."""
 
@@ -46,27 +50,42 @@ class StateSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._asked = _asked(options)
+        self._feed = _feed_options(options)
+        self._arguments = _read_arguments(options)
         table = self._table()
         # Later reads of this DataFrame use the epoch that was the newest when it was created.
-        self._asked |= {"operator": table.operator, "table": table.table, "job": table.job}
-        if self._asked.get("savepoint") is None:
-            self._asked["epoch"] = table.record
+        self._arguments |= {"operator": table.operator, "table": table.table, "job": table.job}
+        if self._arguments.get("savepoint") is None:
+            self._arguments["epoch"] = table.record
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(
-            pa.schema([_known(field) for field in self._table().schema]), prefer_timestamp_ntz=True
-        )
+        rows = pa.schema([_known(field) for field in self._table().schema])
+        return from_arrow_schema(rows if self._feed is None else feed_schema(rows), prefer_timestamp_ntz=True)
+
+    def streamReader(self, schema: StructType) -> ChangeFeedReader:  # noqa: N802 - Spark's name
+        if self._feed is None:
+            raise InputError(
+                "a stream of the state is a stream of its changes",
+                where='readStream.format("statebed")',
+                fix='add .option("changes", "true"), which adds the columns `change` and `_epoch`',
+            )
+        return ChangeFeedReader(self._arguments, schema, starting_epoch=self._feed.starting_epoch)
 
     def reader(self, schema: StructType) -> "StateReader":
+        if self._feed is not None:
+            raise InputError(
+                'the option "changes" is for streams',
+                where='read.format("statebed")',
+                fix="use readStream, or sb.diff_state(...) for the changes between two epochs",
+            )
         return StateReader(self._table(), schema)
 
     def _table(self) -> StateTable:
-        return read_state(**self._asked)
+        return read_state(**self._arguments)
 
 
 class StateReader(DataSourceReader):
@@ -80,7 +99,7 @@ class StateReader(DataSourceReader):
 
     def push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Restrict what is read and return the filters that are left to Spark."""
-        left = {id(one): one for one in filters}
+        left = {id(filter_): filter_ for filter_ in filters}
         for taken, narrower in (*_by_key(self._table, filters), *_by_time(self._table, filters)):
             self._table = narrower(self._table)
             for one in taken:
@@ -88,7 +107,7 @@ class StateReader(DataSourceReader):
         return list(left.values())
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = [InputPartition(one) for one in self._table.slices()]
+        found = [InputPartition(piece) for piece in self._table.slices()]
         return found or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -119,9 +138,9 @@ class _Push:
         return self._reader.push(filters)
 
 
-def _asked(options: dict[str, str]) -> dict[str, Any]:
+def _read_arguments(options: dict[str, str]) -> dict[str, Any]:
     """Return the arguments of `read_state`."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in FEED_OPTIONS}
     storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
     unknown = [name for name in given if name not in OWN_OPTIONS and not name.startswith(STORAGE)]
     if unknown or "path" not in given:
@@ -148,6 +167,39 @@ def _asked(options: dict[str, str]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class FeedOptions:
+    """Options of the stream of changes."""
+
+    starting_epoch: int | None
+    """Epoch whose changes come first; None to begin with the rows of the newest epoch."""
+
+
+def _feed_options(options: dict[str, str]) -> FeedOptions | None:
+    """Return the options of the stream of changes, or None if the state itself is to be read."""
+    given = {name.lower(): value for name, value in options.items()}
+    where = 'format("statebed")'
+    if given.get("changes", "false").lower() != "true":
+        if "startingepoch" in given:
+            raise InputError(
+                'the option "startingEpoch" is for streams of changes',
+                where=where,
+                fix='add .option("changes", "true")',
+            )
+        return None
+    pinned = [name for name in ("epoch", "savepoint") if name in given]
+    if pinned:
+        raise InputError(
+            f"a stream of changes has no {pinned[0]}", where=where, fix="use startingEpoch, or leave the option out"
+        )
+    epoch = given.get("startingepoch")
+    if epoch is not None and not (epoch.isascii() and epoch.isdigit() and int(epoch)):
+        raise InputError(
+            f"`startingEpoch` must be the number of an epoch, got {epoch!r}", where=where, fix="pass an epoch number"
+        )
+    return FeedOptions(None if epoch is None else int(epoch))
+
+
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 
@@ -161,9 +213,14 @@ def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Fil
             wanted.setdefault(one.attribute[0], (one, [value for value in one.value if value is not None]))
     narrower = table.of_equal({name: values for name, (_, values) in wanted.items()})
     if narrower is not None:
-        keys = [one for name in table.key_columns for one in filters if getattr(one, "attribute", None) == (name,)]
+        keys = [
+            filter_
+            for name in table.key_columns
+            for filter_ in filters
+            if getattr(filter_, "attribute", None) == (name,)
+        ]
         taken = [wanted[name][0] for name in table.key_columns]
-        yield [*taken, *(one for one in keys if isinstance(one, IsNotNull))], lambda _: narrower
+        yield [*taken, *(filter_ for filter_ in keys if isinstance(filter_, IsNotNull))], lambda _: narrower
 
 
 def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
@@ -187,7 +244,7 @@ _SIGNS: dict[type[Filter], str] = {
 
 
 def _between(start: int | None, end: int | None) -> Any:
-    return lambda found: found.between(start, end)
+    return lambda state_table: state_table.between(start, end)
 
 
 # ---- types -----------------------------------------------------------------------------------------------------------

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from statebed.errors import InputError
+from statebed.expressions.column_like import ColumnLike
 from statebed.flow.graph import Edge, Node, OperatorNode, StepNode, UnionNode
 from statebed.flow.keys import quoted
 from statebed.flow.spark_names import SparkNames
-from statebed.flow.steps import Expression, Select, Where
-from statebed.flow.stream import Stream, Text
+from statebed.flow.steps import Explode, Expression, Select, Where
+from statebed.flow.stream import Stream
 from statebed.format.stream_schema import Changes
 from statebed.operators.forward import Forward
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN
+from statebed.spark.api.outputs import SinkLike, Transform
 from statebed.spark.plan.column_text import column_text
 from statebed.spark.plan.head_expressions import (
     FrameExpression,
@@ -37,7 +40,16 @@ from statebed.spark.plan.source_plan import most_watermarks, streams_of
 if TYPE_CHECKING:
     from statebed.spark.api.job import Job
 
-Transform = Callable[[DataFrame], DataFrame]
+
+_GENERATORS: dict[tuple[bool, bool, bool], Callable[[Column], Column]] = {
+    (False, False, False): F.explode,
+    (False, False, True): F.explode_outer,
+    (False, True, False): F.posexplode,
+    (False, True, True): F.posexplode_outer,
+    (True, False, False): F.inline,
+    (True, False, True): F.inline_outer,
+}
+"""Spark's generators, by whether they make fields columns, number elements, and keep rows without elements."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +105,27 @@ class JobStream(Stream):
     def is_timed(self) -> bool:
         return super().is_timed if self.frame is None else self.frame.is_timed
 
-    def transform(self, function: Transform) -> Any:
+    @property
+    def dead_letters(self) -> "JobStream":
+        """Malformed messages of a Kafka source: reason, topic, partition, offset, timestamp, key and value."""
+        letters = self.job.dead_letters.get(self.edge)
+        if letters is None:
+            raise InputError(
+                "this stream has no dead letters",
+                fix="use the stream that job.kafka(..., malformed='dead_letters') returned",
+            )
+        return letters.stream()
+
+    def transform(self, function: Callable[..., Any], *, schema: str | pa.Schema | None = None) -> Any:
         """Apply a function to the DataFrame: before the first operator, or after the last one, on the way to a sink.
 
         Return a stream, or after an operator a `Transformed`, which can be transformed again and written.
+
+        With `schema`, the function computes new columns from a record batch instead, anywhere in the job: it returns a
+        record batch with these columns and as many rows.
         """
+        if schema is not None:
+            return super(JobStream, self.forwarded()).transform(function, schema=schema)
         if self.frame is None:
             return Transformed(self, (function,))
         name = getattr(function, "__name__", type(function).__name__)
@@ -137,17 +165,18 @@ class JobStream(Stream):
     def union(self, *others: "Stream") -> Self:
         """Return the rows of several streams with the same columns."""
         streams: list[Stream] = [self, *others]
-        framed = [one.edge in self.job.frames for one in streams]
+        framed = [stream.edge in self.job.frames for stream in streams]
         if any(framed) and not all(framed):
             # If some rows come from operators, those of sources go through one too, so that they can be combined.
             streams = [
-                self.at(one.edge).forwarded() if there else one for one, there in zip(streams, framed, strict=True)
+                self.at(stream.edge).forwarded() if there else stream
+                for stream, there in zip(streams, framed, strict=True)
             ]
         return super(JobStream, self.at(streams[0].edge)).union(*streams[1:])
 
     def write(
         self,
-        sink: Any,
+        sink: SinkLike,
         *,
         path: str | None = None,
         name: str | None = None,
@@ -160,18 +189,13 @@ class JobStream(Stream):
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def bound(self, text: Text, where: str) -> Expression:
+    def bound(self, text: ColumnLike, where: str) -> Expression:
         if self.frame is not None:
             return frame_expression(self.frame.df, text, self.output.columns, where=where)
         return super().bound(self.written(text, where), where)
 
-    def written(self, text: Text, where: str) -> Text:
+    def written(self, text: ColumnLike, where: str) -> ColumnLike:
         return column_text(text, where=where) if isinstance(text, Column) else text
-
-    def select(self, *columns: Text) -> Self:
-        """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time is kept."""
-        named = [one for text in columns for one in (map(quoted, self.columns) if _is_star(text) else [text])]
-        return super().select(*named)
 
     def forwarded(self) -> Self:
         """Return the same rows as the output of an operator, which sinks and unions can read."""
@@ -180,7 +204,7 @@ class JobStream(Stream):
         keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
         return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
 
-    def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
+    def _keys(self, texts: Sequence[ColumnLike], name: str | None, *, method: str) -> tuple[Expression, ...]:
         keys = super()._keys(texts, name, method=method)
         for key in keys:
             if isinstance(key, FrameExpression):
@@ -206,27 +230,37 @@ class JobStream(Stream):
 
     def _derived(self, node: Node) -> SparkFrame | None:
         """Return the frame that Spark computes for a step on another one, or None."""
-        if isinstance(node, UnionNode) and all(one in self.job.frames for one in node.inputs):
-            frames = [self.job.frames[one] for one in node.inputs]
+        if isinstance(node, UnionNode) and all(input_ in self.job.frames for input_ in node.inputs):
+            frames = [self.job.frames[input_] for input_ in node.inputs]
             df = frames[0].df
             for other in frames[1:]:
                 df = df.union(other.df)
             positions = {frame.position for frame in frames}
             leaves = tuple(name for frame in frames for name in frame.leaves)
             position = positions.pop() if len(positions) == 1 else None
-            return SparkFrame(df, all(one.is_timed for one in frames), position, leaves)
+            return SparkFrame(df, all(frame.is_timed for frame in frames), position, leaves)
         if self.frame is None or not isinstance(node, StepNode):
             return None
         df = self.frame.df
         try:
             if isinstance(node.step, Where):
                 made = df.where(_column(node.step.condition))
+            elif isinstance(node.step, Explode):
+                made = _exploded(df, node.step)
             else:
                 assert isinstance(node.step, Select)
                 made = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
         except PySparkException as error:
             raise input_error(error, df, where=f"columns {', '.join(self.columns)}") from error
         return SparkFrame(made, self.frame.is_timed, self.frame.position, self.frame.leaves)
+
+
+def _exploded(df: DataFrame, step: Explode) -> DataFrame:
+    """Return the rows of an explode step as Spark computes them."""
+    made = _GENERATORS[step.inline, step.position, step.outer](_column(step.value)).alias(*step.names)
+    kept = [name for name in (*step.before.names, *HIDDEN) if name not in step.names]
+    exploded = df.select(*map(quoted, kept), made)
+    return exploded.select(*map(quoted, step.columns.names), *HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -242,7 +276,7 @@ class Transformed(SparkNames):
 
     def write(
         self,
-        sink: Any,
+        sink: SinkLike,
         *,
         path: str | None = None,
         name: str | None = None,
@@ -254,10 +288,6 @@ class Transformed(SparkNames):
             self.stream, sink, path=path, name=name, key=key, options=options, transforms=self.functions
         )
         return self
-
-
-def _is_star(text: Text) -> bool:
-    return isinstance(text, str) and text.strip() == "*"
 
 
 def _column(value: Expression) -> Column:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from statebed.checkpoint.objects import fetch
@@ -37,11 +37,20 @@ def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, 
 class SparkProjection:
     """Checkpoint folder of one run."""
 
-    def __init__(self, folder: Path, store: ObjectStore, *, sources: Sequence[str]) -> None:
-        """Create the projection; `sources` are the names of the offsets of Spark's query, in order."""
+    def __init__(
+        self, folder: Path, store: ObjectStore, *, sources: Sequence[str], topic_ids: Mapping[str, str] | None = None
+    ) -> None:
+        """Create the projection.
+
+        `sources` are the names of the offsets of Spark's query, in order. `topic_ids` are the ids of Kafka topics that
+        it reads, by topic.
+        """
         self._folder = folder
         self._store = store
         self._sources = tuple(sources)
+        self._topics = [
+            pb.KafkaTopic(topic=topic, topic_id=topic_id) for topic, topic_id in sorted((topic_ids or {}).items())
+        ]
         # Spark never changes a log file after writing it, so each is read and uploaded once per run.
         self._known_logs: dict[str, pb.SourceLogFile] = {}
 
@@ -87,6 +96,7 @@ class SparkProjection:
             source_logs=list(self._known_logs.values()),
             spark_version=spark_version,
             sources=self._sources,
+            kafka_topics=self._topics,
         )
 
     def _uploaded(self, name: str, epoch: int) -> pb.SourceLogFile:

@@ -69,7 +69,7 @@ class EpochEdits:
     """Edits and round in progress, passed to the subtasks of the next epoch by operator."""
 
     edits: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    merging_epoch: Mapping[str, int] = field(default_factory=dict)
+    compacting_epoch: Mapping[str, int] = field(default_factory=dict)
     """Base of the round in progress, for its operators."""
 
 
@@ -95,14 +95,14 @@ class FilesInFlight(Collection[str]):
 
 
 def chosen(
-    reports: Sequence[SubtaskReport], *, merged_in: Mapping[tuple[str, int], int], most_bytes: int
+    reports: Sequence[SubtaskReport], *, compacted_in: Mapping[tuple[str, int], int], most_bytes: int
 ) -> list[SubtaskReport]:
     """Choose the subtasks to compact in a round: the least recently compacted ones first, then those with most due
     bytes.
     """
     due = sorted(
         (report for report in reports if report.due_bytes),
-        key=lambda one: (merged_in.get(_place(one), 0), -one.due_bytes, _place(one)),
+        key=lambda report_: (compacted_in.get(_place(report_), 0), -report_.due_bytes, _place(report_)),
     )
     taken: list[SubtaskReport] = []
     total = 0
@@ -136,19 +136,19 @@ class CompactionRounds:
         self._round_operators: frozenset[str] = frozenset()
         self._waiting: tuple[CompactedSubtask, ...] = ()
         self._handed = False
-        self._merged_in: dict[tuple[str, int], int] = {}
+        self._compacted_in: dict[tuple[str, int], int] = {}
         self._debt_bytes = 0
         self._last_epoch = 0
         self._pause_until = 0
         self._failed_in_a_row = 0
-        self._hastened = False
+        self._start_soon = False
         self._told = told
         self.counts = CompactionCounts()
 
     @property
     def in_flight(self) -> FilesInFlight:
         """Files that clean-up must keep."""
-        paths = frozenset(path for one in self._waiting for path in one.outputs)
+        paths = frozenset(path for subtask in self._waiting for path in subtask.outputs)
         return FilesInFlight(paths, self._run if self.under_way else None)
 
     def before_epoch(self, epoch: int) -> EpochEdits:
@@ -165,8 +165,8 @@ class CompactionRounds:
         edits: dict[str, tuple[bytes, ...]] = {}
         for one in self._waiting:
             edits[one.operator_id] = (*edits.get(one.operator_id, ()), *one.edits)
-        merging = dict.fromkeys(self._round_operators, self._round_epoch) if self._round is not None else {}
-        return EpochEdits(edits, merging)
+        compacting = dict.fromkeys(self._round_operators, self._round_epoch) if self._round is not None else {}
+        return EpochEdits(edits, compacting)
 
     def after_epoch(
         self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport], *, may_begin: bool = True
@@ -176,7 +176,7 @@ class CompactionRounds:
         `may_begin` is false during a clean-up, which does not know the files of a round that starts later.
         """
         if self._handed:
-            handed = sum(len(one.edits) for one in self._waiting)
+            handed = sum(len(subtask.edits) for subtask in self._waiting)
             self._count(edits_handed=handed, edits_applied=sum(report.edits_applied for report in reports))
             self._waiting, self._handed = (), False
         self._debt_bytes = sum(report.due_bytes for report in reports)
@@ -197,9 +197,9 @@ class CompactionRounds:
         self._take_result(self._round_epoch)
         return bool(self._waiting)
 
-    def hasten(self) -> None:
+    def start_soon(self) -> None:
         """Start a round after the next epoch, if anything is due."""
-        self._hastened = True
+        self._start_soon = True
 
     @property
     def under_way(self) -> bool:
@@ -217,10 +217,10 @@ class CompactionRounds:
         options, debt = self._options, self._debt_bytes
         if debt > options.most_debt_bytes or (not self.counts.rounds and debt >= options.least_bytes):
             return True
-        return debt > 0 and (self._hastened or record.epoch - self._last_epoch >= options.every_epochs)
+        return debt > 0 and (self._start_soon or record.epoch - self._last_epoch >= options.every_epochs)
 
     def _begin(self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport]) -> None:
-        taken = chosen(reports, merged_in=self._merged_in, most_bytes=self._options.round_bytes)
+        taken = chosen(reports, compacted_in=self._compacted_in, most_bytes=self._options.round_bytes)
         entries = {entry.operator_id: entry for entry in record.operators}
         tasks = [
             CompactionTask(
@@ -236,8 +236,8 @@ class CompactionRounds:
             )
             for report in taken
         ]
-        self._hastened = False
-        self._merged_in |= {_place(report): record.epoch for report in taken}
+        self._start_soon = False
+        self._compacted_in |= {_place(report): record.epoch for report in taken}
         self._round_epoch = self._last_epoch = record.epoch
         self._round_bytes = self._debt_bytes
         self._round_operators = frozenset(task.operator.operator_id for task in tasks)
@@ -262,16 +262,19 @@ class CompactionRounds:
         except Exception as error:  # noqa: BLE001 - a round may fail in any way, and none of them stops the job
             self._pause(epoch, f"{error}")
             return
-        made = [one for one in results if isinstance(one, CompactedSubtask)]
-        for failure in (one for one in results if not isinstance(one, CompactedSubtask)):
+        made = [result for result in results if isinstance(result, CompactedSubtask)]
+        for failure in (result for result in results if not isinstance(result, CompactedSubtask)):
             self._pause(epoch, failure)
         if len(made) == len(results):
             self._failed_in_a_row = 0
-        self._waiting = tuple(one for one in made if one.edits)
+        self._waiting = tuple(subtask for subtask in made if subtask.edits)
         if not self._waiting:
             # A worker with another memory budget may find nothing to compact.
             self._pause_until = max(self._pause_until, epoch + self._options.every_epochs)
-        read_bytes, written_bytes = sum(one.read_bytes for one in made), sum(one.written_bytes for one in made)
+        read_bytes, written_bytes = (
+            sum(subtask.read_bytes for subtask in made),
+            sum(subtask.written_bytes for subtask in made),
+        )
         self._count(read_bytes=read_bytes, written_bytes=written_bytes)
         told = self._told.about(epoch=self._round_epoch)
         told.info("compacted files of epoch %d: %d bytes into %d", self._round_epoch, read_bytes, written_bytes)

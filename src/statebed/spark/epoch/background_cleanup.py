@@ -11,8 +11,8 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future, wait
 
 from statebed.checkpoint import Run
-from statebed.checkpoint.cleanup import Collected, Collection
-from statebed.errors import CollectionError, StatebedError, StorageError
+from statebed.checkpoint.cleanup import CleanupResult, PreparedCleanup
+from statebed.errors import CleanupError, StatebedError, StorageError
 
 END_SECONDS = 60.0
 """Seconds that the end of a query waits for clean-ups; a later run removes what is left."""
@@ -20,7 +20,7 @@ CLOSE_SECONDS = 5.0
 """Seconds that a failed query waits for the clean-up in progress."""
 
 
-class BackgroundCollection:
+class BackgroundCleanup:
     """Clean-ups of one query."""
 
     def __init__(self, run: Run, *, failed: Callable[[StatebedError], None]) -> None:
@@ -29,7 +29,7 @@ class BackgroundCollection:
         """
         self._run = run
         self._failed = failed
-        self._under_way: tuple[Collection, Future[Collected]] | None = None
+        self._under_way: tuple[PreparedCleanup, Future[CleanupResult]] | None = None
         self._again = False
 
     @property
@@ -44,22 +44,22 @@ class BackgroundCollection:
             self._again = True
             return
         try:
-            collection = self._run.prepare_collection(in_flight=in_flight)
-        except CollectionError as error:
+            cleanup = self._run.prepare_cleanup(in_flight=in_flight)
+        except CleanupError as error:
             self._failed(error)
             return
-        done: Future[Collected] = Future()
-        self._under_way = (collection, done)
+        done: Future[CleanupResult] = Future()
+        self._under_way = (cleanup, done)
         # A daemon thread, so that a store that hangs does not keep the driver alive.
-        threading.Thread(target=_work, args=(collection, done), name="statebed-collection", daemon=True).start()
+        threading.Thread(target=_work, args=(cleanup, done), name="statebed-cleanup", daemon=True).start()
 
     def settle(self) -> bool:
         """Take the result of a clean-up that has ended. Return whether another one was requested in the meantime."""
         if self._under_way is not None and self._under_way[1].done():
-            (collection, done), self._under_way = self._under_way, None
+            (cleanup, done), self._under_way = self._under_way, None
             try:
-                self._run.settle_collection(collection, done.result())
-            except (CollectionError, StorageError) as error:
+                self._run.settle_cleanup(cleanup, done.result())
+            except (CleanupError, StorageError) as error:
                 self._failed(error)
         wanted = self._again and self._under_way is None
         self._again = self._again and not wanted
@@ -84,8 +84,8 @@ class BackgroundCollection:
             wait([self._under_way[1]], timeout=max(0.0, seconds))
 
 
-def _work(collection: Collection, done: "Future[Collected]") -> None:
+def _work(cleanup: PreparedCleanup, done: "Future[CleanupResult]") -> None:
     try:
-        done.set_result(collection.run())
+        done.set_result(cleanup.run())
     except BaseException as error:  # noqa: BLE001 - raised again where the result is taken
         done.set_exception(error)

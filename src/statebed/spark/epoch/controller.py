@@ -7,6 +7,7 @@ thread.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,22 +21,31 @@ from pyspark.sql import functions as F
 
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
 from statebed.errors import FencedError, InputError, SparkStoppedError, StatebedError, StateGoneError, SubtaskError
-from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks, source_entry
+from statebed.flow.clocks import (
+    SourceClock,
+    drained_clocks,
+    is_due,
+    marks_of,
+    next_clocks,
+    operator_clocks,
+    source_entry,
+)
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.operators.labels import operator_label
 from statebed.protocol import Replay, decide_replay
-from statebed.protocol.requests import Collect, Compact, Stop
-from statebed.spark.causes import cause_of, source_problem, worker_traceback
+from statebed.protocol.requests import CleanUp, Compact, Stop
+from statebed.spark.causes import LOST_MESSAGES, MALFORMED_MESSAGE, cause_of, source_problem, worker_traceback
 from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.compaction.rounds import CompactionCounts, compaction_of
-from statebed.spark.epoch.background_cleanup import BackgroundCollection
+from statebed.spark.epoch.background_cleanup import BackgroundCleanup
 from statebed.spark.epoch.deadline import deadline
 from statebed.spark.epoch.epoch_input import EpochInput
 from statebed.spark.epoch.epoch_levels import of_groups, stages
-from statebed.spark.epoch.epoch_log import Book
+from statebed.spark.epoch.epoch_log import EpochLog
 from statebed.spark.epoch.level_task import StageFunction
-from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.observed_times import ObservedTimes, observed_ms
+from statebed.spark.epoch.observers import Observers
 from statebed.spark.epoch.reports import (
     accepted,
     new_entry,
@@ -65,7 +75,7 @@ class Controller:
         publisher: Publisher,
         projection: SparkProjection,
         environment: Environment,
-        watching: Watching,
+        observers: Observers,
         reads_once: bool = False,
     ) -> None:
         """Create the controller. If `reads_once`, the query reads the available input and ends, and a drain waits for
@@ -81,8 +91,11 @@ class Controller:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._halted = False
-        self._epochs = self._collected = 0
+        self._epochs = self._cleaned_up_at = 0
         self._feeding = EpochInput(plan)
+        watermarks = plan.graph.spark_watermarks
+        self._event_times = ObservedTimes(watermarks) if watermarks else None
+        """Event times that Spark observes, for operators that follow Spark's clock."""
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
@@ -93,8 +106,8 @@ class Controller:
         """Whether all windows were closed before the stop."""
         self.epoch = run.head.epoch
         """Newest record that is committed and published."""
-        self.book = Book(plan, run.number, environment, watching)
-        self._collection = BackgroundCollection(run, failed=self.book.not_collected)
+        self.epoch_log = EpochLog(plan, run.number, environment, observers)
+        self._cleanup = BackgroundCleanup(run, failed=self.epoch_log.cleanup_failed)
 
     @property
     def run_number(self) -> int:
@@ -125,7 +138,7 @@ class Controller:
     def _stop_is_due(self) -> bool:
         return self._stop_wanted is not None and not self.stopped and (self._may_drain or not self._drain_wanted)
 
-    def want_stop(self, *, drain: bool) -> None:
+    def request_stop(self, *, drain: bool) -> None:
         """Request the end of the query, with a final record as soon as no batch is running; `drain` closes all windows
         first.
         """
@@ -140,8 +153,8 @@ class Controller:
     def close(self) -> None:
         """Stop all background work after the end of the query."""
         self._compaction.stop()
-        self._collection.close()
-        self.book.watching.close()
+        self._cleanup.close()
+        self.epoch_log.observers.close()
 
     @property
     def compaction(self) -> CompactionCounts:
@@ -171,9 +184,9 @@ class Controller:
             if close and not self.stopped:
                 self._guarded(lambda: self._end_of_input(session))
             self._compaction.stop()
-            self._guarded(lambda: self._collection.end(self._compaction.in_flight))
+            self._guarded(lambda: self._cleanup.end(self._compaction.in_flight))
 
-    def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
+    def on_idle(self, session: SparkSession, *, close_when_idle: bool) -> None:
         """Serve requests, and close windows once the input has been idle. Does nothing while a batch runs."""
         if not self._lock.acquire(blocking=False):
             return
@@ -199,7 +212,7 @@ class Controller:
         except (FencedError, StateGoneError) as end:
             return end
         except StatebedError as error:
-            self.book.told.warning("cannot determine whether the run is still live: %s", error)
+            self.epoch_log.told.warning("cannot determine whether the run is still live: %s", error)
         problem = None if self._failure is not None else source_problem(str(seen))
         if problem is not None:
             found = unreadable_source(problem, where=f"job {self._plan.job_id}")
@@ -231,7 +244,7 @@ class Controller:
             offsets=self._projection.offsets(batch_id),
         )
         if decision is Replay.ALREADY_COMMITTED:
-            self.book.told.info("batch %d is already committed: publishing unpublished epochs", batch_id)
+            self.epoch_log.told.info("batch %d is already committed: publishing unpublished epochs", batch_id)
             self._publisher.publish_pending()
             return
         self._serve_requests(batch.sparkSession)
@@ -243,15 +256,26 @@ class Controller:
         """Commit an epoch without a batch if time alone has effects that no batch has had yet."""
         plan, now_us = self._plan, self._environment.now_us()
         sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
-        clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
+        clocks = self._operator_clocks(sources, epoch_time_us=now_us)
         if is_due(plan.graph, clocks) or timer_is_due(self._run.head, now_us):
             self._epoch(session, clocks=clocks, status=status)
 
+    def _operator_clocks(self, sources: Mapping[str, SourceClock], *, epoch_time_us: int) -> dict[str, Clock]:
+        """Return the clocks that the operators have reached."""
+        head = self._run.head
+        return operator_clocks(
+            self._plan.graph,
+            sources,
+            watermarks_of(head),
+            epoch_time_us=epoch_time_us,
+            observed_ms=observed_ms(head.source_position),
+        )
+
     def _end_of_input(self, session: SparkSession) -> None:
         """Close what the watermark allows and apply finished compactions, with an epoch without a batch."""
-        merged, before = self._compaction.settle(), self._run.head.epoch
+        has_edits, before = self._compaction.settle(), self._run.head.epoch
         self._close_windows(session, status=pb.STOPPED)
-        if merged and self._run.head.epoch == before:
+        if has_edits and self._run.head.epoch == before:
             self._epoch(session, status=pb.STOPPED)
 
     def _drain(self, session: SparkSession) -> None:
@@ -278,11 +302,11 @@ class Controller:
         """Run one epoch with the given clocks (for a drain or an idle input), else with those that its sources have
         reached.
         """
-        head, plan, book = self._run.head, self._plan, self.book
-        meter = book.begin(self._run.next_epoch)
+        head, plan, epoch_log = self._run.head, self._plan, self.epoch_log
+        meter = epoch_log.begin(self._run.next_epoch)
         sources = next_clocks(plan.graph, source_clocks_of(head))
         if clocks is None:
-            clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=book.started_us)
+            clocks = self._operator_clocks(sources, epoch_time_us=epoch_log.started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         told = self._compaction.before_epoch(self._run.next_epoch)
         levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
@@ -292,12 +316,16 @@ class Controller:
         labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
         taken = accepted(self._act(fed.frame, levels), operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
-        figures = book.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
+        figures = epoch_log.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position
         if batch_id is not None:
             position = self._projection.position(
                 epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
             )
+            if self._event_times is not None:
+                position.observed.extend(
+                    self._event_times.observed(plan.prepared.sparkSession, query_id, head.source_position)
+                )
         entries = [
             new_entry(
                 operator,
@@ -318,10 +346,15 @@ class Controller:
                     source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us))
                     for name, clock in sources.items()
                 ],
-                outbox=[file for some in taken.reports.values() for report in some for file in report.outbox],
-                sinks=plan.sink_entries,
+                outbox=[
+                    file
+                    for subtask_reports in taken.reports.values()
+                    for report in subtask_reports
+                    for file in report.outbox
+                ],
+                sinks=plan.sink_entries(itertools.chain(*taken.reports.values())),
                 epoch_time_us=epoch_time_us,
-                start_time_us=book.started_us,
+                start_time_us=epoch_log.started_us,
                 parallelism=plan.parallelism,
                 status=status,
                 figures=figures,
@@ -329,29 +362,29 @@ class Controller:
         )
         self._compaction.after_epoch(
             self._run.head,
-            [report for some in taken.reports.values() for report in some],
-            may_begin=not self._collection.under_way,
+            [report for subtask_reports in taken.reports.values() for report in subtask_reports],
+            may_begin=not self._cleanup.under_way,
         )
-        book.ended(self._run.head, taken.reports, clocks, batch_id)
+        epoch_log.ended(self._run.head, taken.reports, clocks, batch_id)
 
     def _carry_over(self, status: pb.RecordStatus.ValueType) -> None:
         """Commit a record that changes nothing."""
-        self._commit(replace(self._run.carry_over(status), figures=self.book.carried(self._run.head)))
+        self._commit(replace(self._run.carry_over(status), figures=self.epoch_log.carried(self._run.head)))
 
     def _commit(self, draft: EpochDraft) -> None:
-        self.book.committing()
+        self.epoch_log.committing()
         record = self._run.commit(draft)
-        self.book.committed()
+        self.epoch_log.committed()
         self._publisher.publish_pending()
-        self.book.published(record)
+        self.epoch_log.published(record)
         self._epochs += 1
         self._last_epoch = time.monotonic()
-        if self._collection.settle():
-            self._collect()
+        if self._cleanup.settle():
+            self._clean_up()
         every = self._plan.settings.collect_every
         # Prefer a clean-up outside a compaction round, all of whose files must be kept, but do not wait for a long one.
-        if self._epochs - self._collected >= (2 * every if self._compaction.under_way else every):
-            self._collect()
+        if self._epochs - self._cleaned_up_at >= (2 * every if self._compaction.under_way else every):
+            self._clean_up()
         self.epoch = self._run.head.epoch
 
     def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
@@ -365,7 +398,7 @@ class Controller:
                 for level in levels:
                     placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
                     given = placed.mapInArrow(level, PIECES_SCHEMA)
-                self.book.planned()
+                self.epoch_log.planned()
                 try:
                     return given.collect()
                 except (PySparkException, Py4JError) as error:
@@ -380,7 +413,7 @@ class Controller:
                             fix="see the executors' logs; on the next start the job continues from its last committed "
                             "epoch",
                         ) from (worker_traceback(error) or error)
-                    self.book.retried(epoch, attempt, cause)
+                    self.epoch_log.retried(epoch, attempt, cause)
         raise AssertionError
 
     # ---- requests and garbage --------------------------------------------------------------------------------
@@ -388,7 +421,7 @@ class Controller:
     def _serve_requests(self, session: SparkSession) -> None:
         """Grant requests of tools and of the query itself, with a separate record."""
         if self._stop_is_due():
-            self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._drain_wanted)))
+            self._run.add_request(pb.Request(stop=pb.StopRequest(drain=self._drain_wanted)))
         elif time.monotonic() - self._last_look < self._plan.settings.requests_every.total_seconds():
             return
         self._last_look = time.monotonic()
@@ -403,18 +436,32 @@ class Controller:
             self._carry_over(pb.STOPPED if stops else pb.COMPLETE)
         self.stopped = self.stopped or bool(stops)
         if Compact() in effects:
-            self._compaction.hasten()
-        if Collect() in effects:
-            self._collect()
+            self._compaction.start_soon()
+        if CleanUp() in effects:
+            self._clean_up()
 
-    def _collect(self) -> None:
+    def _clean_up(self) -> None:
         """Start a clean-up beside the epochs."""
-        self._collected = self._epochs
-        self._collection.begin(self._compaction.in_flight)
+        self._cleaned_up_at = self._epochs
+        self._cleanup.begin(self._compaction.in_flight)
 
 
 def unreadable_source(problem: str, *, where: str) -> InputError:
-    """Return the error of a source whose folder or files are missing or do not have the expected schema."""
+    """Return the error of a source that cannot be read: files or messages are missing, or cannot be decoded."""
+    if problem.startswith(MALFORMED_MESSAGE):
+        return InputError(
+            problem,
+            where=where,
+            fix="read the topic with its actual schema, or let malformed messages through to another stream: "
+            "job.kafka(..., malformed='dead_letters'); on the next start the job continues from its last committed "
+            "epoch",
+        )
+    if problem.startswith(LOST_MESSAGES):
+        return InputError(
+            problem,
+            where=where,
+            fix="start the job again: the start says which messages are gone, and how to continue without them",
+        )
     return InputError(
         problem,
         where=where,

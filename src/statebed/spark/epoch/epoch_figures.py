@@ -19,7 +19,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
 from statebed.state.host_cache import HostCache
-from statebed.subtasks.figures import SubtaskFigures, Waiting, figures_together
+from statebed.subtasks.figures import SubtaskFigures, WaitTimer, figures_together
 
 READING = ""
 """Operator name in the figures of tasks that read sources."""
@@ -31,24 +31,24 @@ _LOOK_SECONDS = 5.0
 
 Key = tuple[str, int, str, int]
 """Query, epoch, operator, and subtask or partition."""
-Collected = dict[Key, "SubtaskFigures | float"]
+FiguresByKey = dict[Key, "SubtaskFigures | float"]
 
 
-class _LastOfEach(AccumulatorParam[Collected]):
+class _LastOfEach(AccumulatorParam[FiguresByKey]):
     """Keeps one value per key; updated in place, because several queries and Spark's own thread share it."""
 
-    def zero(self, value: Collected) -> Collected:  # noqa: ARG002 - pyspark's protocol
+    def zero(self, value: FiguresByKey) -> FiguresByKey:  # noqa: ARG002 - pyspark's protocol
         return {}
 
-    def addInPlace(self, value1: Collected, value2: Collected) -> Collected:  # noqa: N802 - pyspark's name
+    def addInPlace(self, value1: FiguresByKey, value2: FiguresByKey) -> FiguresByKey:  # noqa: N802 - pyspark's name
         value1.update(value2)
         return value1
 
 
-_channels: "weakref.WeakKeyDictionary[SparkContext, Accumulator[Collected]]" = weakref.WeakKeyDictionary()
+_channels: "weakref.WeakKeyDictionary[SparkContext, Accumulator[FiguresByKey]]" = weakref.WeakKeyDictionary()
 
 
-def _channel(context: SparkContext) -> "Accumulator[Collected]":
+def _channel(context: SparkContext) -> "Accumulator[FiguresByKey]":
     """Return the accumulator shared by all queries, because Spark never releases an accumulator."""
     if context not in _channels:
         _channels[context] = context.accumulator({}, _LastOfEach())
@@ -59,7 +59,7 @@ def _channel(context: SparkContext) -> "Accumulator[Collected]":
 class Meter:
     """Collects the measurements of the tasks of one epoch; serialised with them."""
 
-    channel: "Accumulator[Collected]"
+    channel: "Accumulator[FiguresByKey]"
     query: str
     epoch: int
 
@@ -82,16 +82,16 @@ class Meter:
 
         return measured
 
-    def take(self) -> "Taken":
+    def take(self) -> "EpochMeasurements":
         """Return the measurements of the epoch, on the driver after the action, and discard those of this and older
         epochs.
         """
         collected = self.channel.value
         mine = {key: collected.pop(key) for key in list(collected) if key[0] == self.query and key[1] <= self.epoch}
-        own = {key[2:]: one for key, one in mine.items() if key[1] == self.epoch}
-        return Taken(
-            subtasks=[one for one in own.values() if isinstance(one, SubtaskFigures)],
-            read_seconds=[one for one in own.values() if isinstance(one, float)],
+        own = {key[2:]: value for key, value in mine.items() if key[1] == self.epoch}
+        return EpochMeasurements(
+            subtasks=[value for value in own.values() if isinstance(value, SubtaskFigures)],
+            read_seconds=[value for value in own.values() if isinstance(value, float)],
         )
 
 
@@ -103,7 +103,7 @@ class MeasuredReading:
     meter: Meter
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting = Waiting()
+        waiting = WaitTimer()
         yield from self.function(waiting.over(batches))
         context = TaskContext.get()
         if context is not None:
@@ -111,7 +111,7 @@ class MeasuredReading:
 
 
 @dataclass(frozen=True)
-class Taken:
+class EpochMeasurements:
     """Measurements of the tasks of an epoch, one per task."""
 
     subtasks: Sequence[SubtaskFigures] = ()
@@ -124,14 +124,14 @@ class Taken:
         that is more.
         """
         by_name: dict[str, list[SubtaskFigures]] = {}
-        for one in self.subtasks:
-            by_name.setdefault(one.operator.operator_id, []).append(one)
+        for subtask in self.subtasks:
+            by_name.setdefault(subtask.operator.operator_id, []).append(subtask)
         read = _wall([round(seconds * 1e6) for seconds in self.read_seconds], slots)
         merge = write = 0
         for level in levels:
-            some = [one for name in level for one in by_name.get(name, ())]
-            merge += _wall([one.merge_us for one in some], slots)
-            write += _wall([one.write_us for one in some], slots)
+            some = [measured for name in level for measured in by_name.get(name, ())]
+            merge += _wall([measured.merge_us for measured in some], slots)
+            write += _wall([measured.write_us for measured in some], slots)
         known = {READ: read, MERGE: merge, WRITE: write}
         total = sum(known.values())
         if total > action_us:
@@ -140,17 +140,20 @@ class Taken:
 
     def operators(self, names: Sequence[str]) -> list[pb.OperatorFigures]:
         """Return the figures of each operator, summed over its subtasks."""
-        return [figures_together(name, [one.operator for one in self.subtasks if _is(one, name)]) for name in names]
+        return [
+            figures_together(name, [subtask.operator for subtask in self.subtasks if _is(subtask, name)])
+            for name in names
+        ]
 
     def hosts(self) -> list[pb.HostFigures]:
         """Return the figures of the fullest process of each host."""
         found: dict[str, pb.HostFigures] = {}
         spilled: dict[str, int] = {}
-        for one in self.subtasks:
-            host = one.memory.host
-            spilled[host] = spilled.get(host, 0) + one.memory.spilled_bytes
-            if host not in found or one.memory.peak_bytes > found[host].peak_bytes:
-                found[host] = one.memory
+        for subtask in self.subtasks:
+            host = subtask.memory.host
+            spilled[host] = spilled.get(host, 0) + subtask.memory.spilled_bytes
+            if host not in found or subtask.memory.peak_bytes > found[host].peak_bytes:
+                found[host] = subtask.memory
         for host, figures in found.items():
             figures.spilled_bytes = spilled[host]
             _bound(figures)
@@ -179,7 +182,7 @@ def _wall(times_us: Sequence[int], slots: int) -> int:
 
 def _bound(figures: pb.HostFigures) -> None:
     """Keep only the largest holders by name, because a job may have many tables."""
-    largest = sorted(figures.holders.items(), key=lambda one: (-one[1], one[0]))
+    largest = sorted(figures.holders.items(), key=lambda holder: (-holder[1], holder[0]))
     if len(largest) > _HOLDERS:
         rest = sum(nbytes for _, nbytes in largest[_HOLDERS:])
         figures.holders.clear()

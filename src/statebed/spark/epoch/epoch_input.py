@@ -23,7 +23,7 @@ from statebed.spark.session import plan_once
 
 
 @dataclass(frozen=True)
-class Fed:
+class FedFrame:
     """Input of an epoch."""
 
     frame: DataFrame
@@ -40,7 +40,7 @@ class EpochInput:
         self._heartbeats: dict[str, DataFrame] = {}
         self._begun = False
 
-    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> Fed:
+    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> FedFrame:
         """Return the input of an epoch with a batch."""
         session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
         if not self._begun and stays_in_place(self._plan.prepared):
@@ -51,13 +51,13 @@ class EpochInput:
             if added_up.placed is not None:
                 if "groups" not in self._heartbeats:
                     self._heartbeats["groups"] = _empty_groups(session, self._plan.parallelism, rows.schema)
-                return Fed(rows.union(self._heartbeats["groups"]), added_up)
+                return FedFrame(rows.union(self._heartbeats["groups"]), added_up)
         pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, added_up), meter), PIECES_SCHEMA)
-        return Fed(pieces.union(self._beats("batch", session)), added_up)
+        return FedFrame(pieces.union(self._beats("batch", session)), added_up)
 
-    def of_nothing(self, session: SparkSession) -> Fed:
+    def of_nothing(self, session: SparkSession) -> FedFrame:
         """Return the input of an epoch without a batch, in a session other than the query's."""
-        return Fed(self._beats("", session))
+        return FedFrame(self._beats("", session))
 
     def _beats(self, name: str, session: SparkSession) -> DataFrame:
         if name not in self._heartbeats:

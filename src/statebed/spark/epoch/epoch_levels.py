@@ -7,7 +7,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.spark.compaction.rounds import EpochEdits
 from statebed.spark.epoch.epoch_figures import Meter
-from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.epoch.level_task import LevelOperator, StageFunction
 from statebed.spark.epoch.preaggregation import Preaggregation
 from statebed.spark.epoch.reports import operator_entry
 from statebed.spark.plan.job_plan import JobPlan
@@ -58,7 +58,7 @@ def _work(
     place: OperatorPlace,
     *,
     told: EpochEdits,
-) -> Work:
+) -> LevelOperator:
     name = place.operator.operator_id
     task = SubtaskTask(
         job_id=plan.job_id,
@@ -66,12 +66,14 @@ def _work(
         operator=place.operator,
         subtask_index=0,
         parallelism=plan.parallelism,
-        base=tuple(one.SerializeToString(deterministic=True) for one in operator_entry(head, name).subtasks),
+        base=tuple(subtask.SerializeToString(deterministic=True) for subtask in operator_entry(head, name).subtasks),
         late_us=clocks[name].late_us,
         watermark_us=clocks[name].watermark_us,
         epoch_time_us=clocks[name].epoch_time_us,
         edits=told.edits.get(name, ()),
-        merging_epoch=told.merging_epoch.get(name),
+        compacting_epoch=told.compacting_epoch.get(name),
         deliveries=place.outgoing or (NOTHING,),
+        staging=plan.staging(place),
+        staged_only=plan.staged_only(place),
     )
-    return Work(task, place.branches, place.routes)
+    return LevelOperator(task, place.branches, place.routes)

@@ -20,7 +20,7 @@ from statebed.operators.joins.matches import entry_warning
 from statebed.operators.labels import stored_label
 from statebed.spark.compaction.rounds import CompactionCounts
 from statebed.spark.epoch.epoch_figures import COMMIT, PLANNING, PUBLISH, Meter
-from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.observers import Observers
 from statebed.spark.epoch.reports import EpochSummary, Reports, operator_summary
 from statebed.spark.plan.job_plan import JobPlan
 
@@ -57,13 +57,13 @@ class _Times:
 
 
 @dataclass
-class Book:
+class EpochLog:
     """Log of the epochs of a query, written by the controller one epoch at a time."""
 
     plan: JobPlan
     run: int
     environment: Environment
-    watching: Watching
+    observers: Observers
     progress: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=_PROGRESS_KEPT))
     _times: _Times = field(default_factory=_Times)
     _previous: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Book:
 
     def of_batch(self, batch_id: int) -> EpochSummary | None:
         """Return the summary of a micro-batch's epoch while it is remembered, else None."""
-        return next((one for one in reversed(self.progress.copy()) if one.batch_id == batch_id), None)
+        return next((entry for entry in reversed(self.progress.copy()) if entry.batch_id == batch_id), None)
 
     @property
     def started_us(self) -> int:
@@ -137,7 +137,7 @@ class Book:
             COMMIT: times.committed_us - times.committing_us,
             PUBLISH: times.published_us - times.committed_us,
         }
-        self.watching.metrics.observe(record, self._previous)
+        self.observers.metrics.observe(record, self._previous)
         for entry in record.operators:
             if entry.operator_id not in self._cautioned and (text := entry_warning(entry)) is not None:
                 self._cautioned.add(entry.operator_id)
@@ -160,30 +160,30 @@ class Book:
         )
         self.progress.append(summary)
         self._log(summary)
-        self.watching.epoch(self._span(summary))
+        self.observers.epoch(self._span(summary))
 
     def retried(self, epoch: int, attempt: int, cause: str) -> None:
         """Note that the action of an epoch failed and is repeated."""
-        self.watching.metrics.event(Event.RETRY)
+        self.observers.metrics.event(Event.RETRY)
         attempts = self.plan.settings.attempts
         told = self.told.about(epoch=epoch)
         told.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
 
-    def not_collected(self, error: StatebedError) -> None:
+    def cleanup_failed(self, error: StatebedError) -> None:
         """Note that a clean-up failed."""
-        self.watching.metrics.event(Event.COLLECTION_FAILURE)
+        self.observers.metrics.event(Event.CLEANUP_FAILURE)
         self.told.warning("clean-up failed: %s", error)
 
     def failed(self, failure: BaseException, epoch: int) -> None:
         """Note the error that ends the query before `epoch` is committed."""
         fenced = isinstance(failure, FencedError)
-        self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
+        self.observers.metrics.event(Event.FENCED if fenced else Event.FAILURE)
         told = self.told.about(epoch=epoch)
         told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
         now_us = self._clock.now_us()
         attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch}
         problem = f"{type(failure).__name__}: {failure}"
-        self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
+        self.observers.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
 
     def _log(self, summary: EpochSummary) -> None:
         told = self.told.about(epoch=summary.epoch)

@@ -34,17 +34,18 @@ from statebed.spark.plan.pieces import (
     routed,
     rows_in,
 )
-from statebed.spark.plan.routing import PlacedGroups, Seen
+from statebed.spark.plan.routing import MaxEventTimes, PlacedGroups
 from statebed.spark.plan.topology import Route
 from statebed.spark.plan.worker_resources import resources
 from statebed.state.memory.pages import give_back_pages
 from statebed.storage import ScopedStore, get_storage_provider
-from statebed.subtasks.figures import Waiting
-from statebed.subtasks.subtask import SubtaskTask, run_subtask
+from statebed.subtasks.figures import WaitTimer
+from statebed.subtasks.outbox import FILE_ROWS
+from statebed.subtasks.subtask import SubtaskTask, run_subtask, slices_of
 
 
 @dataclass(frozen=True)
-class Work:
+class LevelOperator:
     """One operator of the level."""
 
     task: SubtaskTask
@@ -58,7 +59,7 @@ class StageFunction:
     """Function for mapInArrow: each partition is one subtask of every operator of the level."""
 
     state_url: str
-    works: tuple[Work, ...]
+    works: tuple[LevelOperator, ...]
     share: TaskShare | None = None
     """Share of the host's memory and cache, or None for the defaults of the process."""
     meter: Meter | None = None
@@ -71,18 +72,18 @@ class StageFunction:
         if context is None:
             raise SubtaskError("a subtask must run inside a Spark task")
         index = context.partitionId()
-        own = {branch for work in self.works for some in work.branches for branch in some}
+        own = {branch for work in self.works for branches in work.branches for branch in branches}
         passing: list[pa.RecordBatch] = []
         try:
             placed = (_placed(batch, index) for batch in batches)
-            given = (one for batch in placed for one in _arrivals(batch, own, passing))
+            given = (arrival for batch in placed for arrival in _arrivals(batch, own, passing))
             if self.groups is not None:
                 rows: Mapping[int, Iterable[pa.RecordBatch]] = {
                     next(iter(own)): self._taken(self.groups, placed, passing, index)
                 }
             elif len(own) == 1:
                 # A single branch: rows are processed as they arrive.
-                rows = {next(iter(own)): (one for _, one in given)}
+                rows = {next(iter(own)): (part for _, part in given)}
             else:
                 gathered: dict[int, list[pa.RecordBatch]] = {}
                 for branch, one in given:
@@ -103,7 +104,7 @@ class StageFunction:
         self, groups: PlacedGroups, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], index: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the groups computed in the JVM; pass on the event times of their sources to the driver."""
-        seen, waiting = Seen(), Waiting()
+        seen, waiting = MaxEventTimes(), WaitTimer()
         table = groups.take(waiting.over(batches), seen)
         passing.extend(seen.pieces())
         if self.meter is not None:
@@ -118,20 +119,21 @@ class StageFunction:
         return iter(table.to_batches())
 
     def _subtask(
-        self, work: Work, index: int, rows: Mapping[int, Iterable[pa.RecordBatch]]
+        self, work: LevelOperator, index: int, rows: Mapping[int, Iterable[pa.RecordBatch]]
     ) -> Iterator[pa.RecordBatch]:
         task = work.task.of(index)
         store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(task.job_id))
-        inputs = [(one for branch in some for one in rows.get(branch, ())) for some in work.branches]
+        inputs = [(row for branch in branches for row in rows.get(branch, ())) for branches in work.branches]
         outputs: dict[str, pa.Table] = {}
         tiers, cache = (None, None) if self.share is None else resources(self.share)
         measured = None if self.meter is None else self.meter.subtask(index, cache)
         report = run_subtask(task, store, *inputs, tiers=tiers, cache=cache, forward=outputs.update, measured=measured)
         yield piece(index, REPORT, report.to_bytes())
         for route in work.routes:
-            given = route.rows(outputs)
-            if given is not None:
-                yield from routed(given, route.number, task.parallelism)
+            for part in slices_of(outputs, FILE_ROWS):
+                given = route.rows(part)
+                if given is not None:
+                    yield from routed(given, route.number, task.parallelism, broadcast=route.feed.input.broadcast)
 
 
 def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
@@ -149,7 +151,7 @@ def _arrivals(
     """Yield the rows of this level's operators by branch; pass on rows for later levels or the driver."""
     for row, branch in enumerate(int64_values(batch.column(BRANCH).cast(pa.int64())).tolist()):
         if branch in own:
-            yield from ((branch, one) for one in rows_in(batch.column(PAYLOAD)[row]))
+            yield from ((branch, rows) for rows in rows_in(batch.column(PAYLOAD)[row]))
         elif branch != HEARTBEAT:
             # Rebuilt, because Spark may use Arrow's large types, and all output of a task must have one schema.
             passing.append(piece(batch.column(SUBTASK)[row].as_py(), branch, batch.column(PAYLOAD)[row].as_buffer()))

@@ -11,7 +11,7 @@ from statebed.spark.plan.job_plan import JobPlan
 
 
 @dataclass(frozen=True)
-class Watching:
+class Observers:
     """Observers of one query, from before its run opens until it has ended."""
 
     metrics: JobMetrics
@@ -20,7 +20,7 @@ class Watching:
     telemetry: Telemetry | None
 
     @classmethod
-    def open(cls, plan: JobPlan) -> "Watching":
+    def open(cls, plan: JobPlan) -> "Observers":
         """Start the observers. Raise if the port is in use or a package is missing."""
         settings, metrics = plan.settings, job_metrics(plan.job_id, plan.state_url)
         telemetry = join_telemetry(metrics) if settings.opentelemetry else None

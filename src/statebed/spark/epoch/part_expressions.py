@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from statebed.aggregates.preaggregation import Factor, Part, Reduce, Word, can_be_reversed
+from statebed.aggregates.parts import Factor, Part, Reduce, Word, can_be_reversed
 from statebed.flow.steps import key_hashes
 from statebed.format.ranges import subtask_of
 
@@ -67,7 +67,7 @@ def part_expression(part: Part, columns: Columns) -> Column:
     if part.by is not None:
         return _value_by(part, part.by, columns)
     if part.reduce in _SUMS:
-        value = functools.reduce(operator.mul, (columns.number(one) for one in part.factors))
+        value = functools.reduce(operator.mul, (columns.number(factor) for factor in part.factors))
     else:
         value = columns.column(part.factors[0])
     for name in part.given:
@@ -108,7 +108,7 @@ def _value_by(part: Part, by: Factor, columns: Columns) -> Column:
         order = [*_opposite(other, other_kind), value.isNull()]
     elif part.reduce is Reduce.MAX_BY:
         chosen, order = F.max, [other, value.isNotNull(), *_opposite(value, kind)]
-    row = F.struct(*(one.alias(f"by{place}") for place, one in enumerate(order)), value.alias(_VALUE))
+    row = F.struct(*(column.alias(f"by{place}") for place, column in enumerate(order)), value.alias(_VALUE))
     return chosen(F.when(other.isNotNull(), row)).getField(_VALUE)
 
 

@@ -13,7 +13,8 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from statebed.aggregates.preaggregation import LATEST, ROW_COUNT, Factor, Reduce, parts_of
+from statebed.aggregates.parts import Factor, Reduce
+from statebed.aggregates.preaggregation import LATEST, ROW_COUNT, parts_of
 from statebed.format.schema import TIME
 from statebed.operators import WindowAggregate
 from statebed.operators.updating.aggregate import UpdatingAggregate
@@ -155,7 +156,9 @@ def preaggregation_of(
         branch.feed.time is not None
     ):  # groups carry the maximum event time of their rows, against which panes are checked
         return None
-    place = next(one for one in topology.places if one.operator.operator_id == branch.operator.operator_id)
+    place = next(
+        candidate for candidate in topology.places if candidate.operator.operator_id == branch.operator.operator_id
+    )
     operator = place.operator
     if not isinstance(operator, WindowAggregate | UpdatingAggregate):
         return None

@@ -35,7 +35,14 @@ class OperatorSummary:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """Work of one epoch, for people and progress bars."""
+    """Work of one epoch, for people and progress bars.
+
+    >>> from statebed.spark.epoch.reports import OperatorSummary
+    >>> counts = OperatorSummary(100, 2, 7, None, state_rows=7, state_bytes=900, state_files=1)
+    >>> summary = sb.EpochSummary(epoch=3, batch_id=1, operators={"per_minute": counts}, duration_us=250_000)
+    >>> summary.rows_in, summary.rows_late
+    (100, 2)
+    """
 
     epoch: int
     batch_id: int | None
@@ -51,32 +58,32 @@ class EpochSummary:
 
     @property
     def rows_in(self) -> int:
-        return sum(one.rows_in for one in self.operators.values())
+        return sum(operator.rows_in for operator in self.operators.values())
 
     @property
     def rows_late(self) -> int:
-        return sum(one.rows_late for one in self.operators.values())
+        return sum(operator.rows_late for operator in self.operators.values())
 
     @property
     def rows_out(self) -> int:
-        return sum(one.rows_out for one in self.operators.values())
+        return sum(operator.rows_out for operator in self.operators.values())
 
     @property
     def state_rows(self) -> int:
-        return sum(one.state_rows for one in self.operators.values())
+        return sum(operator.state_rows for operator in self.operators.values())
 
     @property
     def state_bytes(self) -> int:
-        return sum(one.state_bytes for one in self.operators.values())
+        return sum(operator.state_bytes for operator in self.operators.values())
 
     @property
     def state_files(self) -> int:
-        return sum(one.state_files for one in self.operators.values())
+        return sum(operator.state_files for operator in self.operators.values())
 
     @property
     def watermark_us(self) -> int | None:
         """Minimum watermark of all operators, or None while one has none."""
-        marks = [one.watermark_us for one in self.operators.values()]
+        marks = [operator.watermark_us for operator in self.operators.values()]
         known = [mark for mark in marks if mark is not None]
         return min(known) if known and len(known) == len(marks) else None
 
@@ -86,22 +93,22 @@ class EpochSummary:
         rows = [
             (
                 name,
-                one.rows_in,
-                one.rows_late,
-                one.rows_out,
-                notebook.moment(one.watermark_us),
-                one.state_rows,
-                units.size(one.state_bytes),
-                one.state_files,
+                summary.rows_in,
+                summary.rows_late,
+                summary.rows_out,
+                notebook.moment(summary.watermark_us),
+                summary.state_rows,
+                units.size(summary.state_bytes),
+                summary.state_files,
             )
-            for name, one in self.operators.items()
+            for name, summary in self.operators.items()
         ]
         columns = ["operator", "rows in", "late", "out", "watermark", "state rows", "state", "files"]
         return notebook.block(title, notebook.phase_bar(self.phases_us), notebook.table(columns, rows))
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedReports:
     """Reports of an epoch."""
 
     reports: Reports
@@ -109,7 +116,7 @@ class Accepted:
     """Maximum event time of each source that had rows."""
 
 
-def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> Accepted:
+def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> AcceptedReports:
     """Collect exactly one report per operator and subtask, and raise what a subtask raised.
 
     `operators` has the label of each operator by its id.
@@ -138,7 +145,7 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
             fix="start the job again; if the error returns, report it with the Spark version",
         )
     reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
-    return Accepted(reports, seen)
+    return AcceptedReports(reports, seen)
 
 
 def _listed(subtasks: Sequence[tuple[str, int]], labels: Mapping[str, str]) -> str:
@@ -166,7 +173,7 @@ def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
     """Return the watermark of each operator in the record's epoch."""
     marks: dict[str, int | None] = {}
     for entry in record.operators:
-        known = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+        known = [input_.watermark_us for input_ in entry.inputs if input_.HasField("watermark_us")]
         marks[entry.operator_id] = known[0] if known else None
     return marks
 
@@ -174,12 +181,12 @@ def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
 def source_clocks_of(record: pb.CheckpointMetadata) -> dict[str, SourceClock]:
     """Return the clock of each source in the record's epoch."""
     return {
-        one.source: SourceClock(
-            one.watermark_us if one.HasField("watermark_us") else None,
-            one.max_event_time_us if one.HasField("max_event_time_us") else None,
-            one.last_rows_us if one.HasField("last_rows_us") else None,
+        source.source: SourceClock(
+            source.watermark_us if source.HasField("watermark_us") else None,
+            source.max_event_time_us if source.HasField("max_event_time_us") else None,
+            source.last_rows_us if source.HasField("last_rows_us") else None,
         )
-        for one in record.sources
+        for source in record.sources
     }
 
 
@@ -209,8 +216,8 @@ def new_entry(
         parallelism=parallelism,
         subtasks=[report.reference for report in reports],
         inputs=[
-            pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark, origins=names)
-            for one, names in zip(operator.inputs, origins, strict=True)
+            pb.InputWatermark(input=input_.name, late_us=clock.late_us, watermark_us=mark, origins=names)
+            for input_, names in zip(operator.inputs, origins, strict=True)
         ],
         output_watermark_us=None if mark is None else operator.output_watermark(mark),
         highest_closed_end_us=mark if drained else None,

@@ -186,4 +186,7 @@ def _traceback_of(failure: BaseException) -> str:
 
 def shown_settings(settings: Settings) -> dict[str, str]:
     """Return all settings as people write them; none of them contains a secret."""
-    return {one.name: one.shown(getattr(settings, one.name)) for one in DECLARATIONS.values()}
+    return {
+        declaration.name: declaration.shown(getattr(settings, declaration.name))
+        for declaration in DECLARATIONS.values()
+    }

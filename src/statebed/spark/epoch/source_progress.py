@@ -10,7 +10,7 @@ from statebed.inspect.sources import offsets_behind
 
 _BEHIND = "maxOffsetsBehindLatest"
 """Metric of Kafka's source for the lag of its slowest partition."""
-_MOST_OFFSET = 4_000
+_MOST_OFFSET = 20_000
 """Maximum length of a stored offset in characters; with many partitions it is long."""
 
 

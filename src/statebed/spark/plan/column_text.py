@@ -18,7 +18,11 @@ from statebed.errors import InputError
 from statebed.expressions import FUNCTIONS
 from statebed.flow.keys import quoted
 
-_INFIX = frozenset({"+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "||", "div"})
+_INFIX = frozenset({"+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "||", "div"}) | {
+    "&",
+    "|",
+    "^",
+}
 _CHAINED = frozenset({"+", "-", "*", "/", "%", "and", "or", "||"})
 """Left-associative operators, a chain of which needs no parentheses."""
 _RENAMED = {"==": "=", "!": "not", "u-": "negative"}
@@ -51,7 +55,7 @@ class _Writer:
         text, operator = self._part(node)
         return text if operator is None else f"({text})"
 
-    def _part(self, node: Any) -> tuple[str, str | None]:  # noqa: PLR0911 - one for each kind of node
+    def _part(self, node: Any) -> tuple[str, str | None]:  # noqa: PLR0911, C901 - one for each kind of node
         """Return the text of a part, and its top-level operator if that may need parentheses."""
         match _kind(node):
             case "UnresolvedFunction":
@@ -70,6 +74,10 @@ class _Writer:
                 return self._cast(node), None
             case "CaseWhenOtherwise":
                 return self._case(node), None
+            case "LambdaFunction":
+                return self._lambda(node), None
+            case "UnresolvedNamedLambdaVariable":
+                return _name(str(node.name())), None
             case other:
                 raise self._refused(_DESCRIBED.get(other, other))
 
@@ -81,12 +89,18 @@ class _Writer:
             first = left if operator is None or is_chain else f"({left})"
             return f"{first} {name} {self.text(arguments[1])}", name
         if name == "struct":
-            fields = [self._field(one) for one in arguments]
+            fields = [self._field(argument) for argument in arguments]
             return f"struct({', '.join(fields)})", None
         if name not in FUNCTIONS:
             raise self._refused(f"the function {written}")
+        if name == "~":
+            return f"~{self.text(arguments[0])}", name
         shown = name if written in _RENAMED else written
-        return f"{shown}({', '.join(self.text(one) for one in arguments)})", None
+        return f"{shown}({', '.join(self.text(argument) for argument in arguments)})", None
+
+    def _lambda(self, node: Any) -> str:
+        parameters = ", ".join(_name(str(variable.name())) for variable in _elements(node.arguments()))
+        return f"({parameters}) -> {self.text(node.function())}"
 
     def _field(self, node: Any) -> str:
         if _kind(node) == "Alias":
@@ -134,7 +148,7 @@ class _Writer:
                 escaped = value.replace("\\", "\\\\").replace("'", "\\'")
                 return f"'{escaped}'"
             case bytes() | bytearray():
-                raise self._refused("a binary literal")
+                return f"X'{bytes(value).hex().upper()}'"
         return self._object(value)
 
     def _object(self, value: Any) -> str:
@@ -170,8 +184,6 @@ _DESCRIBED = {
     "Window": "a window function (over)",
     "SortOrder": "a sort order (asc, desc)",
     "UpdateFields": "the method withField or dropFields",
-    "LambdaFunction": "a lambda function",
-    "UnresolvedNamedLambdaVariable": "a lambda function",
     "ExpressionColumnNode": "a Python UDF or an expression of Spark's internals",
     "InvokeInlineUserDefinedFunction": "a user-defined function",
     "LazyExpression": "a lazy expression",

@@ -24,9 +24,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from statebed.aggregates import Function
 from statebed.errors import InputError, StatebedError
 from statebed.expressions import BoundExpression, bind
+from statebed.expressions.column_like import ColumnLike
 from statebed.flow.steps import AggregateValue, EventTimeValue, Value
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.spark.arrow_types import arrow_type
@@ -65,7 +65,7 @@ class FrameExpression:
         return self.own.evaluate(batch)
 
 
-def frame_expression(df: DataFrame, value: Any, columns: pa.Schema, *, where: str) -> FrameExpression:
+def frame_expression(df: DataFrame, value: ColumnLike, columns: pa.Schema, *, where: str) -> FrameExpression:
     """Build an expression from a column name, else SQL text, else a Column; Spark analyses it at once."""
     column = as_column(df, value, where=where)
     fields = analysed(df, [column], where=where).schema.fields
@@ -106,8 +106,8 @@ def column_of(value: Value) -> Column:
     if isinstance(value, EventTimeValue):
         return F.col(TIME)
     assert isinstance(value, AggregateValue)
-    columns = [column_of(one) for one in value.values]
-    if value.aggregate.function is Function.COUNT:
+    columns = [column_of(value_) for value_ in value.values]
+    if value.aggregate.function.counts_rows:
         columns = [F.lit(True) if not columns else F.when(columns[0].isNotNull(), True)]
     made = columns[value.part]
     return made if value.condition is None else F.when(column_of(value.condition), made)
@@ -128,7 +128,7 @@ def input_error(error: PySparkException, df: DataFrame, *, where: str) -> InputE
     return InputError(text, where=where, fix=f"available columns: {there}")
 
 
-def as_column(df: DataFrame, value: Any, *, where: str) -> Column:
+def as_column(df: DataFrame, value: ColumnLike, *, where: str) -> Column:
     """Return a column by name, else from SQL text, else unchanged."""
     if isinstance(value, Column):
         return value

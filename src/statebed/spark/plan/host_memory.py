@@ -16,9 +16,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from statebed.config import Settings, SettingSource, show_size, variable_of
+from statebed.config import Settings, SettingSource, variable_of
 from statebed.errors import InputError
 from statebed.operators import Operator
+from statebed.present.units import binary_size
 from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import MOST, SHARE, guarantees_of
 from statebed.state.memory.controller import MemoryController
@@ -46,8 +47,8 @@ class HostBudget:
         """Description for `explain()`."""
         slots = "the only task slot" if self.slots == 1 else f"each of {self.slots} task slots"
         return (
-            f"{show_size(self.memory_bytes)} per host: {show_size(self.cache_bytes)} for the host's cache, "
-            f"{show_size(self.per_task_bytes)} for {slots}"
+            f"{binary_size(self.memory_bytes)} per host: {binary_size(self.cache_bytes)} for the host's cache, "
+            f"{binary_size(self.per_task_bytes)} for {slots}"
         )
 
 
@@ -62,8 +63,8 @@ def host_budget(memory_bytes: int, slots: int, *, cache_share: float = 0.5) -> H
     if budget.per_task_bytes < LEAST_PER_TASK:
         least = -(-LEAST_PER_TASK * slots // (1 - cache_share) // (1 << 20))
         raise InputError(
-            f"memory={show_size(memory_bytes)} leaves {show_size(budget.per_task_bytes)} for each of {slots} task "
-            f"slots of a host; the minimum is {show_size(LEAST_PER_TASK)}",
+            f"memory={binary_size(memory_bytes)} leaves {binary_size(budget.per_task_bytes)} for each of {slots} task "
+            f"slots of a host; the minimum is {binary_size(LEAST_PER_TASK)}",
             where="memory",
             fix=f"set memory='{int(least)}m' or more, fewer task slots per host, or a smaller cache_share",
         )
@@ -76,7 +77,7 @@ def host_memory(wanted: int | None, *, available: int, slots: int) -> int:
         return min(available // SHARE, max(MOST, _DEFAULT_PER_SLOT * slots))
     if wanted > available:
         raise InputError(
-            f"memory={show_size(wanted)} is more than a host has: {show_size(available)}",
+            f"memory={binary_size(wanted)} is more than a host has: {binary_size(available)}",
             where="memory",
             fix=f"set at most half of that, for example memory='{available // 4 >> 20}m', or leave it out",
         )
@@ -85,8 +86,8 @@ def host_memory(wanted: int | None, *, available: int, slots: int) -> int:
 
 def check_shares(settings: Settings, operators: Iterable[Operator], *, where: str) -> None:
     """Raise InputError for a share of an operator or table that the job does not have."""
-    tables = {one.operator_id: tuple(one.tables) for one in operators}
-    known = sorted({*tables, *(f"{name}.{table}" for name, some in tables.items() for table in some)})
+    tables = {operator.operator_id: tuple(operator.tables) for operator in operators}
+    known = sorted({*tables, *(f"{name}.{table}" for name, names in tables.items() for table in names)})
     for name in settings.memory_shares or {}:
         if name not in known:
             raise InputError(
@@ -123,9 +124,9 @@ def executors_of(session: SparkSession) -> list[Executor]:
     listed = session.sparkContext._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - the JVM's own
     summaries = [listed.apply(number) for number in range(listed.size())]
     return [
-        Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0], int(one.maxTasks()))
-        for one in summaries
-        if one.maxTasks() > 0
+        Executor(str(summary.id()), str(summary.hostPort()).rpartition(":")[0], int(summary.maxTasks()))
+        for summary in summaries
+        if summary.maxTasks() > 0
     ]
 
 

@@ -1,7 +1,7 @@
 """A job as it will run: fully checked, nothing written yet."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,16 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
 from statebed.operators.labels import operator_label
 from statebed.operators.windows.sessions import SessionAggregate
+from statebed.protocol.kafka_start import SourceStart
+from statebed.sinks import TwoPhaseSink
 from statebed.spark.plan.host_memory import HostBudget, TaskShare
+from statebed.spark.plan.kafka_offsets import KafkaStart
 from statebed.spark.plan.rebuild import rebuilds
 from statebed.spark.plan.routing import Layout
 from statebed.spark.plan.state_match import RemovedStatePolicy
-from statebed.spark.plan.topology import Topology
+from statebed.spark.plan.topology import OperatorPlace, Topology
+from statebed.subtasks import SubtaskReport
+from statebed.subtasks.staged_writer import StagedOutput
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,9 @@ class JobPlan:
     """Choice for sinks that lack epochs which are no longer retained, by name."""
     abandoned_sinks: tuple[str, ...] = ()
     """Sinks that the job no longer has, whose unpublished epochs are given up."""
+    source_starts: Mapping[str, SourceStart] = field(default_factory=dict)
+    """Choice for Kafka sources whose messages are gone, by name."""
+    kafka: KafkaStart = field(default_factory=KafkaStart)
 
     def publisher(self, run: Run) -> Publisher:
         """Build the publisher of a run of this job."""
@@ -69,18 +77,40 @@ class JobPlan:
         """Operators by name, in topological order."""
         return {place.operator.operator_id: place.operator for place in self.topology.places}
 
-    @property
-    def sink_entries(self) -> list[pb.SinkEntry]:
-        """Build the sink entries of an epoch's record."""
+    def sink_entries(self, reports: Iterable[SubtaskReport]) -> list[pb.SinkEntry]:
+        """Build the sink entries of an epoch's record, with what the writers of two-phase sinks returned."""
         streams = self.topology.sinks
+        staged: dict[str, list[pb.CommitData]] = {}
+        for report in reports:
+            for sink_id, data in report.staged:
+                piece = pb.CommitData(subtask_index=report.subtask_index, data=data)
+                staged.setdefault(sink_id, []).append(piece)
         return [
             pb.SinkEntry(
                 sink_id=sink.sink_id,
                 operator_id=streams[sink.sink_id].operator_id,
                 stream=streams[sink.sink_id].stream,
+                commit_data=staged.get(sink.sink_id, ()),
             )
             for sink in self.sinks
         ]
+
+    def staging(self, place: OperatorPlace) -> tuple[StagedOutput, ...]:
+        """Return the writers of two-phase sinks for the output of an operator."""
+        streams = {delivery.stream for delivery in place.outgoing}
+        return tuple(
+            StagedOutput(sink.sink_id, target.stream, sink.writer)
+            for sink in self.sinks
+            if isinstance(sink, TwoPhaseSink)
+            and (target := self.topology.sinks[sink.sink_id]).stream in streams
+            and target.operator_id in {"", place.operator.operator_id}
+        )
+
+    def staged_only(self, place: OperatorPlace) -> frozenset[str]:
+        """Return the streams of an operator that only two-phase sinks read, so that they need no outbox files."""
+        others = {self.topology.sinks[sink.sink_id] for sink in self.sinks if not isinstance(sink, TwoPhaseSink)}
+        read = {sink.stream for sink in others if sink.operator_id in {"", place.operator.operator_id}}
+        return frozenset(staging.stream for staging in self.staging(place) if staging.stream not in read)
 
     def warn_of_unbounded_state(self) -> None:
         """Warn of state that grows with the number of keys and never expires; that should be a conscious decision."""

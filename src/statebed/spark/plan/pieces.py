@@ -29,9 +29,13 @@ PIECE_BYTES = 8 << 20
 """Maximum size of a piece: it must fit a value of Spark, and several must fit its memory."""
 
 
-def routed(rows: pa.Table, branch: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in pieces, each for the subtask that owns their key hashes."""
+def routed(rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask."""
     if not rows.num_rows:
+        return
+    if broadcast:
+        for index in range(parallelism):
+            yield from pieces(rows, branch, index)
         return
     if parallelism == 1:
         yield from pieces(rows, branch, 0)

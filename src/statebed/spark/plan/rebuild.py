@@ -1,8 +1,8 @@
 """Rebuilds the results of a job from its state, for a sink that is rewritten.
 
-This is possible if the state of one operator contains all current results: an updating aggregate, top-n or
-deduplication without time to live. The rows go through the same steps as those of epochs. They are read and written in
-batches, to files in a temporary folder, which is removed at the end.
+This is possible if the state of one operator determines all current results: an updating aggregate, an updating join,
+top-n or deduplication without time to live. The rows go through the same steps as those of epochs. They are read and
+written in batches, to files in a temporary folder, which is removed at the end.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ from statebed.checkpoint.publisher import Rebuild
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.format.schema import TIME
-from statebed.operators.joins import UpdatingJoin
 from statebed.operators.operator import MAIN, Operator, ResultsInState
 from statebed.protocol.sink_start import NOT_IN_STATE
-from statebed.spark.plan.topology import Outgoing, Topology
+from statebed.spark.plan.topology import OutgoingRows, Topology
 from statebed.state import TableManager, TaskInfo
 from statebed.storage import LocalStore, ObjectStore
 from statebed.subtasks.outbox import encode_outbox
@@ -41,10 +40,8 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
         operator, outgoing = origins[0]
         if len(origins) > 1:
             found[sink_id] = "its rows come from several operators"
-        elif any(output != MAIN for output, _ in outgoing.ways):
+        elif any(output != MAIN for output, _ in outgoing.origins):
             found[sink_id] = "late rows and side outputs are not kept in state"
-        elif isinstance(operator, UpdatingJoin):
-            found[sink_id] = "the state of a join holds the rows of both streams, not their pairs"
         elif not isinstance(operator, ResultsInState):
             found[sink_id] = NOT_IN_STATE
         else:
@@ -60,7 +57,7 @@ class RebuildableOperator(Operator, ResultsInState, Protocol):
 @contextlib.contextmanager
 def _rebuilt(
     operator: RebuildableOperator,
-    outgoing: Outgoing,
+    outgoing: OutgoingRows,
     task: TaskInfo,
     store: ObjectStore,
     record: pb.CheckpointMetadata,

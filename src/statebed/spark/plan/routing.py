@@ -44,7 +44,9 @@ class Layout:
         table, schema = pa.Table.from_batches(batches), self.input.schema
         slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: self.time}
         given = {
-            one.name: column_as(one_chunk(table[slots[one.name]]), one.type) for one in schema if one.name in slots
+            column.name: column_as(one_chunk(table[slots[column.name]]), column.type)
+            for column in schema
+            if column.name in slots
         }
         given[KEY_HASH] = from_numpy(key_hashes([given[key] for key in self.input.keys], table.num_rows), pa.int64())
         if WEIGHT in schema.names:
@@ -59,7 +61,7 @@ def column_as(given: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 @dataclass
-class Seen:
+class MaxEventTimes:
     """Maximum event time of each source."""
 
     latest: dict[str, int] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class RouteFunction:
     """Whether rows are sorted, because the next attempt may read them in another order."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = Seen()
+        seen = MaxEventTimes()
         waiting: dict[int, list[pa.RecordBatch]] = {}
         count = nbytes = 0
         for batch in batches:
@@ -110,7 +112,7 @@ class RouteFunction:
         del waiting
         give_back_pages()
 
-    def _take(self, batch: pa.RecordBatch, waiting: dict[int, list[pa.RecordBatch]], seen: Seen) -> None:
+    def _take(self, batch: pa.RecordBatch, waiting: dict[int, list[pa.RecordBatch]], seen: MaxEventTimes) -> None:
         several = len(self.layouts) > 1
         numbers = int64_values(batch.column(BRANCH).cast(pa.int64())) if several else np.empty(0, dtype=np.int64)
         for number, layout in self.layouts.items():
@@ -123,8 +125,14 @@ class RouteFunction:
 
     def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         for number, batches in waiting.items():
-            rows = self.layouts[number].rows(batches)
-            yield from routed(in_total_order(rows) if self.in_order else rows, number, self.parallelism)
+            layout = self.layouts[number]
+            rows = layout.rows(batches)
+            yield from routed(
+                in_total_order(rows) if self.in_order else rows,
+                number,
+                self.parallelism,
+                broadcast=layout.input.broadcast,
+            )
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class PlacedGroups:
     present: str
     """Column that is null only in heartbeats."""
 
-    def take(self, batches: Iterable[pa.RecordBatch], seen: Seen) -> pa.Table:
+    def take(self, batches: Iterable[pa.RecordBatch], seen: MaxEventTimes) -> pa.Table:
         """Return all groups in a total order."""
         found = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
         for batch in found:

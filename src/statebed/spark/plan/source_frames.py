@@ -27,7 +27,7 @@ from statebed.spark.plan.routing import SOURCE, Layout
 from statebed.spark.plan.source_plan import check_steps, most_watermarks, streams_of
 from statebed.spark.plan.topology import Branch
 
-_WATERMARK_KEY = "spark.watermarkDelayMs"
+WATERMARK_KEY = "spark.watermarkDelayMs"
 HIDDEN = (TIME, SOURCE)
 """Columns of a frame besides the user's: the event time, and the position of the source."""
 
@@ -42,13 +42,13 @@ class EventTimeColumn:
 
 def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
     """Return the column marked by withWatermark, or None; the mark is kept through select and rename."""
-    marked = [field for field in df.schema.fields if _WATERMARK_KEY in (field.metadata or {})]
+    marked = [field for field in df.schema.fields if WATERMARK_KEY in (field.metadata or {})]
     if not marked:
         return None
     field = marked[0]
     if len(marked) > 1:
         raise InputError(
-            f"several columns have a watermark: {', '.join(one.name for one in marked)}",
+            f"several columns have a watermark: {', '.join(column.name for column in marked)}",
             where=where,
             fix="mark one event-time column with withWatermark, and drop the mark of others with a cast",
         )
@@ -58,7 +58,7 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
             where=where,
             fix="rename or drop the one that is not the event time",
         )
-    return EventTimeColumn(field.name, int(field.metadata[_WATERMARK_KEY]) * 1_000)
+    return EventTimeColumn(field.name, int(field.metadata[WATERMARK_KEY]) * 1_000)
 
 
 def source_frame(df: DataFrame, event_time: EventTimeColumn | None, *, position: int) -> DataFrame:
@@ -133,7 +133,7 @@ def feeding(
     for one in passes[1:]:
         df = df.unionByName(one)
     layouts = {
-        branch.number: _layout(branch, [slots.name(one) for one in places[branch.number]]) for branch in branches
+        branch.number: _layout(branch, [slots.name(place) for place in places[branch.number]]) for branch in branches
     }
     return SourceFrame(df, layouts, offset_names(streams_of(df), owners))
 
@@ -167,7 +167,7 @@ class _Slots:
     def place(self, kinds: Sequence[DataType]) -> tuple[int, ...]:
         taken: list[int] = []
         for kind in kinds:
-            free = [n for n, one in enumerate(self._kinds) if one == kind and n not in taken]
+            free = [n for n, slot_kind in enumerate(self._kinds) if slot_kind == kind and n not in taken]
             if not free:
                 self._kinds.append(kind)
             taken.append(free[0] if free else len(self._kinds) - 1)

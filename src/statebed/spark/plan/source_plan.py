@@ -74,16 +74,20 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
     _check_streamable(columns, plan, where=where)
 
 
+def stream_leaves(df: DataFrame) -> list[Any]:
+    """Return the nodes of Spark's plan that read streams, in the order of Spark's query."""
+    return [node for node in _nodes(_analysed(df)) if node.isStreaming() and not _children(node)]
+
+
 def streams_of(df: DataFrame) -> list[int]:
     """Return the streams that a DataFrame reads, as numbers, once for each time that it reads them.
 
     The order is that of Spark's query, which has an offset for each entry and a source for each number.
     """
-    leaves = [node for node in _nodes(_analysed(df)) if node.isStreaming() and not _children(node)]
     found: list[Any] = []
     numbers = []
-    for leaf in leaves:
-        number = next((place for place, one in enumerate(found) if one.equals(leaf)), len(found))
+    for leaf in stream_leaves(df):
+        number = next((place for place, known in enumerate(found) if known.equals(leaf)), len(found))
         if number == len(found):
             found.append(leaf)
         numbers.append(number)

@@ -19,7 +19,7 @@ from statebed.operators.labels import operator_label
 from statebed.operators.operator import earlier_tables
 from statebed.quantities import duration_text
 from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
-from statebed.state.manager.evolved_parts import is_earlier
+from statebed.state.manager.evolved_parts import earlier_config
 from statebed.storage import ObjectStore
 
 _BOUNDS = ("lower_us", "upper_us")
@@ -64,10 +64,10 @@ def check_continues(
     for name, operator in operators.items():
         if name in there and there[name].fingerprint != operator.definition.fingerprint:
             _check_changed(there[name], operator, store=store, where=f"job {job_id}, {operator_label(operator)}")
-    unknown = [one.source for one in record.sources if one.source not in sources]
+    unknown = [source.source for source in record.sources if source.source not in sources]
     if unknown and removed is RemovedStatePolicy.REFUSE:
         raise InputError(
-            f"the state was fed by the sources {', '.join(one.source for one in record.sources)}, but the job has "
+            f"the state was fed by the sources {', '.join(clock.source for clock in record.sources)}, but the job has "
             f"{', '.join(sources)}",
             where=f"job {job_id}",
             fix=f"keep the names: job.source(df, name={unknown[0]!r}); start(removed='drop') continues without it",
@@ -105,14 +105,17 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
     for name, present in operator.tables.items():
         if name not in stored.tables:
             continue
-        table, earlier = stored.tables[name], earlier_tables(operator).get(name)
-        config = earlier if earlier is not None and is_earlier(table.config, earlier) else present
+        table = stored.tables[name]
+        config = earlier_config(table.config, earlier_tables(operator).get(name, ())) or present
         schemas = [schema for subtask in table.subtasks.values() for schema in subtask.schemas]
         try:
             evolution = evolve(config, stored=table.config, schemas=schemas)
         except IncompatibleSchemaError as error:
             raise IncompatibleSchemaError(error.what, where=f"{where}, {error.where}", fix=error.fix) from error
-        if any(one.what != TIME_TO_LIVE for one in evolution.differences) and not operator.definition.tables_evolve:
+        if (
+            any(difference.what != TIME_TO_LIVE for difference in evolution.differences)
+            and not operator.definition.tables_evolve
+        ):
             raise InputError(
                 f"the change of {', '.join(changes)} changes the columns of table {name!r}:\n"
                 f"{described(evolution.differences)}",

@@ -52,25 +52,25 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingRows:
     """Path of rows from an output to sinks; serialised with tasks."""
 
     stream: str
-    ways: tuple[tuple[str, tuple[Step, ...]], ...]
+    origins: tuple[tuple[str, tuple[Step, ...]], ...]
     """Outputs and the steps after them; several if a union combines them again."""
     given: Output
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
         found = [
             with_weights(stepped(outputs[output], steps), self.given)
-            for output, steps in self.ways
+            for output, steps in self.origins
             if output in outputs
         ]
         return pa.concat_tables([self.given.schema.empty_table(), *found])
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoOutgoingRows:
     """Outgoing rows of an operator that no sink reads."""
 
     stream: str = ""
@@ -79,7 +79,7 @@ class Nothing:
         return pa.table({})
 
 
-NOTHING = Nothing()
+NOTHING = NoOutgoingRows()
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class OperatorPlace:
     branches: tuple[tuple[int, ...], ...]
     """Branches that lead to each input."""
     routes: tuple[Route, ...]
-    outgoing: tuple[Outgoing, ...]
+    outgoing: tuple[OutgoingRows, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Topology:
     @property
     def levels(self) -> list[list[OperatorPlace]]:
         last = max(place.level for place in self.places)
-        return [[one for one in self.places if one.level == level] for level in range(1, last + 1)]
+        return [[place for place in self.places if place.level == level] for level in range(1, last + 1)]
 
 
 def stream_for(sink_id: str) -> str:
@@ -154,7 +154,7 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
         levels[number] = 1
         for edge, feed in zip(node.inputs, node.feeds, strict=True):
             numbers: list[int] = []
-            for origin, steps in ways(graph, frames, edge):
+            for origin, steps in origins(graph, frames, edge):
                 if origin in frames:
                     found = sources_of(graph, origin)
                     branches.append(Branch(count, origin, node.operator, feed, found))
@@ -182,11 +182,11 @@ def _without_late_columns(node: OperatorNode) -> OperatorNode:
     if not isinstance(node.operator, Aggregation):
         return node
     operator = node.operator.without_late_columns()
-    feeds = tuple(replace(feed, input=one) for one, feed in zip(operator.inputs, node.feeds, strict=True))
+    feeds = tuple(replace(feed, input=input_) for input_, feed in zip(operator.inputs, node.feeds, strict=True))
     return OperatorNode(operator, node.inputs, feeds)
 
 
-def ways(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[Edge, tuple[Step, ...]]]:
+def origins(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[Edge, tuple[Step, ...]]]:
     """Yield the origins of a stream's rows: a frame or an output of an operator, and the steps after it."""
     node = graph.nodes[edge.node]
     if edge in frames or isinstance(node, OperatorNode):
@@ -194,7 +194,7 @@ def ways(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[E
         return
     added = (node.step,) if isinstance(node, StepNode) else ()
     for one in node.inputs:
-        for origin, steps in ways(graph, frames, one):
+        for origin, steps in origins(graph, frames, one):
             yield origin, (*steps, *added)
 
 
@@ -203,15 +203,15 @@ def sources_of(graph: Graph, edge: Edge) -> tuple[str, ...]:
     node = graph.nodes[edge.node]
     if isinstance(node, SourceNode):
         return (node.name,)
-    found: Iterable[str] = (name for one in node.inputs for name in sources_of(graph, one))
+    found: Iterable[str] = (name for input_ in node.inputs for name in sources_of(graph, input_))
     return tuple(dict.fromkeys(found))
 
 
 def _outgoing(
     graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]
-) -> tuple[dict[int, list[Outgoing]], dict[str, SinkStream]]:
+) -> tuple[dict[int, list[OutgoingRows]], dict[str, SinkStream]]:
     """Return the outbox streams of each operator, and the stream of each sink. Sinks of one output share its files."""
-    outgoing: dict[int, list[Outgoing]] = {}
+    outgoing: dict[int, list[OutgoingRows]] = {}
     streams: dict[str, SinkStream] = {}
     for sink_id, edge in sinks.items():
         node, given = graph.nodes[edge.node], graph.output(edge)
@@ -219,10 +219,10 @@ def _outgoing(
         stream = edge.output if direct else stream_for(sink_id)
         streams[sink_id] = SinkStream(node.operator.operator_id if isinstance(node, OperatorNode) else "", stream)
         found: dict[int, list[tuple[str, tuple[Step, ...]]]] = {}
-        for origin, steps in ways(graph, frames, edge):
+        for origin, steps in origins(graph, frames, edge):
             found.setdefault(origin.node, []).append((origin.output, steps))
         for number, some in found.items():
             there = outgoing.setdefault(number, [])
             if stream not in {other.stream for other in there}:
-                there.append(Outgoing(stream, tuple(some), given))
+                there.append(OutgoingRows(stream, tuple(some), given))
     return outgoing, streams

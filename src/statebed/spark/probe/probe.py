@@ -83,14 +83,14 @@ def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Sett
     try:
         began = time.time()
         timeout = settings.probe_timeout.total_seconds()
-        answers = _ask_all(session, wanted, deadline=time.monotonic() + timeout, timeout=timeout, job_id=job_id)
+        answers = _probe_all(session, wanted, deadline=time.monotonic() + timeout, timeout=timeout, job_id=job_id)
         took = time.time() - began
         answers = [_seen_here(answer, store) for answer in answers]
     finally:
         _clean(store, marker)
     refuse(answers, here=probe_task.identity(), state=store.url, job_id=job_id)
     reached = {answer["executor_id"] for answer in answers}
-    unreached = tuple(one.executor_id for one in executors_of(session) if one.executor_id not in reached)
+    unreached = tuple(executor.executor_id for executor in executors_of(session) if executor.executor_id not in reached)
     if unreached and all(reached):
         _logger.about(job=job_id).warning("job %s: executors %s were busy and not probed", job_id, ", ".join(unreached))
     skew = max((skew_of(answer["time_us"] / 1e6, began, began + took) for answer in answers), key=abs, default=0.0)
@@ -121,20 +121,22 @@ def skew_of(seen: float, began: float, ended: float) -> float:
     return min(0.0, seen - began) or max(0.0, seen - ended)
 
 
-# ---- asking --------------------------------------------------------------------------------------------------
+# ---- probing -------------------------------------------------------------------------------------------------
 
 
-def _ask_all(
+def _probe_all(
     session: SparkSession, wanted: dict[str, Any], *, deadline: float, timeout: float, job_id: str
 ) -> list[Answer]:
     """Return one answer per executor; repeat the probe while there are executors that no task has reached."""
     found: dict[tuple[str, str], Answer] = {}
     for wave in range(_WAVES):
         known = executors_of(session)
-        tasks = min(_MOST_TASKS, max(1, sum(one.slots for one in known)))
+        tasks = min(_MOST_TASKS, max(1, sum(executor.slots for executor in known)))
         wanted = {**wanted, "linger_seconds": _LINGER_SECONDS * min(wave, 1)}
         try:
-            answers = _ask(session.sparkContext, wanted, tasks=tasks, timeout=max(0.0, deadline - time.monotonic()))
+            answers = _run_tasks(
+                session.sparkContext, wanted, tasks=tasks, timeout=max(0.0, deadline - time.monotonic())
+            )
         except TimeoutError as error:
             if found:
                 break
@@ -146,13 +148,13 @@ def _ask_all(
     return list(found.values())
 
 
-def _ask(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: float) -> list[Answer]:
+def _run_tasks(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: float) -> list[Answer]:
     """Run `tasks` tasks at once. Raise a TimeoutError after `timeout` seconds."""
     group = f"statebed-probe-{uuid.uuid4().hex}"
     answers: list[Answer] = []
     failures: list[BaseException] = []
 
-    def ask() -> None:
+    def run() -> None:
         try:
             context.setJobGroup(group, "statebed: can the executors run the job?", interruptOnCancel=True)
             with _by_value():
@@ -161,7 +163,7 @@ def _ask(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: 
         except (PySparkException, Py4JError) as error:
             failures.append(error)
 
-    thread = InheritableThread(target=ask, daemon=True)
+    thread = InheritableThread(target=run, daemon=True)
     thread.start()
     thread.join(timeout)
     if thread.is_alive():

@@ -17,6 +17,7 @@ import pyarrow as pa
 from statebed.errors import IncompatibleSchemaError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import FIRST_USER_FIELD_ID, field_id, schema_from_bytes, schema_to_bytes, with_field_id
+from statebed.quantities import duration_text
 from statebed.state.evolution.column_defaults import defaults_from_bytes, defaults_to_bytes, same_default
 from statebed.state.evolution.widening import widens
 
@@ -68,8 +69,8 @@ def evolve(wanted: pb.TableConfig, *, stored: pb.TableConfig, schemas: Sequence[
         *_renamed_before(old.names, sources, before.renames),
         *_dropped(old, sources, list(before.key_columns)),
     ]
-    differences = [one for one in differences if one.verdict]
-    if any(one.refused for one in differences):
+    differences = [difference for difference in differences if difference.verdict]
+    if any(difference.refused for difference in differences):
         raise IncompatibleSchemaError(
             f"the definition of {where} is not compatible with the stored one:\n{described(differences)}",
             where=where,
@@ -89,7 +90,13 @@ def described(differences: Sequence[Difference]) -> str:
     """Format the differences as a text table."""
     rows = [("", "stored", "program", "")]
     rows += [
-        (one.what, one.stored, one.wanted, ("refused: " if one.refused else "") + one.verdict) for one in differences
+        (
+            difference.what,
+            difference.stored,
+            difference.wanted,
+            ("refused: " if difference.refused else "") + difference.verdict,
+        )
+        for difference in differences
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
@@ -110,7 +117,14 @@ def _sources(
     found: dict[str, str | None] = {}
     for name in new:
         # Stop at a name that is another column of the program: earlier names belong to that column.
-        earlier = next((one for one in _earlier_names(name, fresh) if one in old or one in new), None)
+        earlier = next(
+            (
+                earlier_name
+                for earlier_name in _earlier_names(name, fresh)
+                if earlier_name in old or earlier_name in new
+            ),
+            None,
+        )
         if earlier in old:
             found[name] = earlier
     taken = set(found.values())
@@ -242,7 +256,7 @@ def _keyed_settings(before: pb.KeyedTableConfig, after: pb.KeyedTableConfig) -> 
         verdict = "rows are placed by other hashes, so stored keys would not be found"
         return [Difference("key columns of a group", old, new, verdict, refused=True)]
     old, new = (
-        _span(kind.time_to_live_us) if kind.HasField("time_to_live_us") else NOTHING for kind in (before, after)
+        duration_text(kind.time_to_live_us) if kind.HasField("time_to_live_us") else NOTHING for kind in (before, after)
     )
     if old == new == NOTHING:
         return []
@@ -262,10 +276,10 @@ def _keyed_settings(before: pb.KeyedTableConfig, after: pb.KeyedTableConfig) -> 
 def _time_keyed_settings(before: pb.TimeKeyedTableConfig, after: pb.TimeKeyedTableConfig) -> list[Difference]:
     differences = []
     if before.retention_us != after.retention_us:
-        old, new = _span(before.retention_us), _span(after.retention_us)
+        old, new = duration_text(before.retention_us), duration_text(after.retention_us)
         differences.append(Difference("retention", old, new, "changed"))
     if before.bin_us != after.bin_us:
-        old, new = _span(before.bin_us), _span(after.bin_us)
+        old, new = duration_text(before.bin_us), duration_text(after.bin_us)
         verdict = f"stored rows lie in bins of {old}; give bin_width= that (without it, it is the retention)"
         differences.append(Difference("bin width", old, new, verdict, refused=True))
     if before.generational != after.generational:
@@ -277,8 +291,3 @@ def _time_keyed_settings(before: pb.TimeKeyedTableConfig, after: pb.TimeKeyedTab
 
 def _described(field: pa.Field) -> str:
     return str(field.type) if field.nullable else f"{field.type} not null"
-
-
-def _span(micros: int) -> str:
-    seconds = f"{micros / 1_000_000:f}".rstrip("0").rstrip(".")
-    return f"{seconds} s"

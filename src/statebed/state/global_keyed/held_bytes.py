@@ -51,10 +51,10 @@ class HeldBytes:
         self.nbytes = held
 
     @contextmanager
-    def reading(self, files: Iterable[pb.FileEntry], *, merging: bool = False) -> Iterator[None]:
+    def reading(self, files: Iterable[pb.FileEntry], *, compacting: bool = False) -> Iterator[None]:
         """Charge the memory of reading and decoding files, beside what the table itself holds."""
         nbytes = _UNPACKED * sum(int(file.size) for file in files)
-        with self._memory.charge(self._owner, Purpose.MERGES if merging else Purpose.RESTORES, nbytes):
+        with self._memory.charge(self._owner, Purpose.MERGES if compacting else Purpose.RESTORES, nbytes):
             yield
 
     def release(self) -> None:

@@ -67,7 +67,7 @@ class PendingChanges:
 
 
 @dataclass
-class _Other:
+class _OtherPart:
     """Part of another subtask: the files that were read, and their contents."""
 
     config: pb.TableConfig
@@ -104,7 +104,7 @@ class GlobalKeyedTable:
         }
         self._declared: tuple[Any, Any] | None = None
         self._own: dict[bytes, bytes] = {}
-        self._others: dict[int, _Other] = {}
+        self._others: dict[int, _OtherPart] = {}
         self._dirty: dict[bytes, bytes | None] = {}
         self._rewrite = False
         self._compact = False
@@ -148,7 +148,7 @@ class GlobalKeyedTable:
             self._parts = [stored for stored in parts.values() if stored.part.files]
             return
         value_type = self._declared[1]
-        others: dict[int, _Other] = {}
+        others: dict[int, _OtherPart] = {}
         for index, stored in parts.items():
             if index == self.task.subtask_index:
                 continue
@@ -228,15 +228,17 @@ class GlobalKeyedTable:
         """Refuse all later writes, because they could not become durable."""
         self._closed = reason
 
-    def _load(self, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> tuple[dict[bytes, bytes], _Other]:
+    def _load(self, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> tuple[dict[bytes, bytes], _OtherPart]:
         """Return the keys of this subtask, and those of others."""
         rows = without_deleted(newest(read_file(self._store, file) for file in stored.part.files))
         values = self._migrated(values_of(rows), stored.config, decode, codec)
         own = {key: values[key] for key in values_of(clip(rows, self.task.owned))}
         rest = {key: value for key, value in values.items() if key not in own}
-        return own, _Other(stored.config, frozenset(), rest, contents_bytes(rest))
+        return own, _OtherPart(stored.config, frozenset(), rest, contents_bytes(rest))
 
-    def _read_other(self, before: _Other | None, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> _Other:
+    def _read_other(
+        self, before: _OtherPart | None, stored: StoredPart, decode: Decode, codec: Codec[Any]
+    ) -> _OtherPart:
         files = {file.path: file for file in stored.part.files}
         # Added files can be read alone only if no file was removed: a compaction may have dropped deletions that were
         # never read here.
@@ -249,7 +251,7 @@ class GlobalKeyedTable:
             nbytes -= entry_bytes(key, values.pop(key, None))
         new = self._migrated(values_of(without_deleted(rows)), stored.config, decode, codec)
         values |= new
-        return _Other(stored.config, frozenset(files), values, nbytes + contents_bytes(new))
+        return _OtherPart(stored.config, frozenset(files), values, nbytes + contents_bytes(new))
 
     def _decoder(self, stored: pb.TableConfig, value_type: Any) -> Decode:
         return decoder(value_type, stored=stored.state_version, current=self.config.state_version, where=self.where)
@@ -279,7 +281,7 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self, _epoch: int, _most_merged_bytes: int, /) -> PendingChanges:
+    def take_changes(self, _epoch: int, _most_compacted_bytes: int, /) -> PendingChanges:
         """Take all changes since the last call, to be written; the table continues with none."""
         changes = PendingChanges(
             config=self._stored_config(),
@@ -295,10 +297,10 @@ class GlobalKeyedTable:
         """Encode and upload the changes; return this subtask's part of the epoch, whose files may be unchanged."""
         config = changes.config
         live = replace(self._live, files=()) if changes.rewrite else self._live
-        merged = _to_merge(live, changes)
+        merged = _to_compact(live, changes)
         if changes.rows or merged:
             delta = rows_of(changes.rows, sequence=live.next_sequence)
-            with self._held.reading(merged, merging=True):
+            with self._held.reading(merged, compacting=True):
                 rows = newest([delta, *(read_file(self._store, file) for file in merged)])
             kept = tuple(file for file in live.files if file not in merged)
             live = replace(live, files=kept, next_sequence=live.next_sequence + 1)
@@ -344,7 +346,7 @@ class GlobalKeyedTable:
         )
 
 
-def _to_merge(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
+def _to_compact(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
     """Return the files that the next one replaces, newest first: all if requested, some if there are too many."""
     by_age = sorted(live.files, key=lambda file: (-file.max_sequence, file.path))
     added = 1 if changes.rows else 0

@@ -45,7 +45,7 @@ Write = Callable[[ColumnFileWriter], None]
 Identity = tuple[int, int, int, int]
 
 
-class _Checked:
+class _VerifiedFiles:
     """Files that this process has fully verified. A file that is modified gets a new identity."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Checked:
                 self._files.popitem(last=False)
 
 
-_checked = _Checked()
+_checked = _VerifiedFiles()
 
 
 @dataclass

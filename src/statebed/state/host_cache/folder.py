@@ -38,7 +38,7 @@ _LEFT_OVER_SECONDS = 5.0
 
 
 @dataclass
-class Room:
+class ReservedSpace:
     """Space reserved for one file."""
 
     folder: "CacheFolder"
@@ -94,14 +94,14 @@ class CacheFolder:
         return sum(size for _, size, _ in self._files())
 
     @contextlib.contextmanager
-    def room(self, nbytes: int) -> Iterator[Room]:
+    def room(self, nbytes: int) -> Iterator[ReservedSpace]:
         """Reserve space for a file of about `nbytes` bytes, removing other files if needed."""
         if not self.path.is_dir():
             self.make()
         temporary = self.path / f"{os.getpid()}-{secrets.token_hex(8)}{_MAKING}"
         nbytes = self.counted(nbytes)
         with self.locked() as lock:
-            room = Room(self, temporary, nbytes, evicted=self.take(lock, nbytes))
+            room = ReservedSpace(self, temporary, nbytes, evicted=self.take(lock, nbytes))
         try:
             yield room
         finally:

@@ -50,13 +50,16 @@ class KeyBatch:
         arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys", where=where)]
         over = tuple(column_over(array) for array in arrays)
         # Packed text is hashed without conversion, so that its bytes are read only once.
-        hashed = [one.packed if isinstance(one, TextColumn) else array for one, array in zip(over, arrays, strict=True)]
+        hashed = [
+            column.packed if isinstance(column, TextColumn) else array
+            for column, array in zip(over, arrays, strict=True)
+        ]
         order, hashes = _stable_order(hash_function(hashed))
         if loops_for(len(hashes)) is not None:
             # Compiled loops compare the keys without copying them.
             batch = cls(hashes, over, places=order)
         else:
-            batch = cls(hashes, tuple(one.select(order) for one in over), came_from=order)
+            batch = cls(hashes, tuple(column.select(order) for column in over), came_from=order)
         same_hash = hashes[1:] == hashes[:-1]
         if not same_hash.any():
             return batch

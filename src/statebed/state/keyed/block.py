@@ -25,7 +25,7 @@ from statebed.state.keyed.mapped_run import FrozenRun, batch_of, merged_parts
 from statebed.state.keyed.memory_runs import LooseRuns
 from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, Marks, SortedRun, Times
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.keyed.written_values import Written
+from statebed.state.keyed.written_values import WrittenValues
 from statebed.state.live.row_set import ascending
 from statebed.state.tiers.spill_folder import SpillFolder
 
@@ -99,23 +99,23 @@ class Block:
     @property
     def disk_bytes(self) -> int:
         """Bytes of mapped files."""
-        return sum(one.disk_bytes for one in self._frozen)
+        return sum(frozen_run.disk_bytes for frozen_run in self._frozen)
 
     @property
     def own_bytes(self) -> int:
         """Bytes of mapped files that no other process shares."""
-        return sum(one.own_bytes for one in self._frozen)
+        return sum(frozen_run.own_bytes for frozen_run in self._frozen)
 
     @property
     def rows(self) -> int:
         """Number of rows in all runs. Larger than the number of keys if rows of frozen runs were overwritten or
         deleted.
         """
-        return sum(len(one) for one in self._runs())
+        return sum(len(run) for run in self._runs())
 
     @property
     def dirty_rows(self) -> int:
-        return sum(one.dirty_rows for one in self._runs())
+        return sum(run.dirty_rows for run in self._runs())
 
     @property
     def dirty_bytes(self) -> int:
@@ -125,7 +125,7 @@ class Block:
     @property
     def damaged(self) -> bool:
         """Whether a file was read and found to be damaged."""
-        return any(one.damaged for one in self._frozen)
+        return any(frozen_run.damaged for frozen_run in self._frozen)
 
     def check_sound(self) -> None:
         """Raise if a file was found to be damaged. Reads no file."""
@@ -180,8 +180,8 @@ class Block:
     def element_counts(self, span: GroupSpan) -> Rows:
         """Return an upper bound of the number of rows of each group in this block."""
         counts = np.zeros(len(span), dtype=np.int64)
-        for one in self._runs():
-            counts += span.counts(_run_of(one))
+        for run in self._runs():
+            counts += span.counts(_run_of(run))
         return counts
 
     def rows_in(self, nbytes: int) -> int:
@@ -244,7 +244,7 @@ class Block:
         """
         if parts == 1:
             return np.zeros(0, dtype=np.uint64)
-        run = _run_of(max(self._runs(), key=lambda one: one.dirty_rows))
+        run = _run_of(max(self._runs(), key=lambda candidate: candidate.dirty_rows))
         return edges_of(run.hashes.take(run.dirty_between(0, len(run))), parts=parts)
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
@@ -256,7 +256,7 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[BatchMatches], missing: Rows, batch: KeyBatch, values: Written, times: Times | None
+        self, pieces: Sequence[BatchMatches], missing: Rows, batch: KeyBatch, values: WrittenValues, times: Times | None
     ) -> None:
         """Write the rows of a batch that has each key once, both keys that were found and `missing` ones."""
         over: list[tuple[Rows, Marks]] = []
@@ -290,17 +290,17 @@ class Block:
 
     def has_expired(self, until_us: int) -> None:
         """Record that all rows expired at `until_us` have been deleted."""
-        for one in self._runs():
-            one.has_expired(until_us)
+        for run in self._runs():
+            run.has_expired(until_us)
 
     def may_expire(self, until_us: int) -> bool:
         """Return whether the block may hold expired rows."""
-        return any(one.may_expire(until_us) for one in self._runs())
+        return any(run.may_expire(until_us) for run in self._runs())
 
     def mark_written(self) -> None:
         """Mark all changes as written to files."""
-        for one in self._runs():
-            one.mark_written()
+        for run in self._runs():
+            run.mark_written()
 
     def _delete(self, run: SortedRun, frozen: FrozenRun | None, rows: Rows) -> None:
         if not len(rows):
@@ -336,7 +336,7 @@ class Block:
             self._have(rows)
 
     @property
-    def worth_settling(self) -> bool:
+    def needs_merge(self) -> bool:
         """Whether the runs in memory should be merged into one."""
         return self._loose.worth_merging
 
@@ -344,7 +344,7 @@ class Block:
         """Merge the rows in memory into one run and return it, or None if there are none."""
         return self._settle() if self._loose.runs else None
 
-    def is_just(self, run: SortedRun) -> bool:
+    def is_only_run(self, run: SortedRun) -> bool:
         """Return whether `run` is the only run in memory."""
         return len(self._loose.runs) == 1 and self._loose.runs[0] is run
 
@@ -354,7 +354,7 @@ class Block:
         self._have(None)
         self.asked = 0
 
-    def come_back(self, rows: SortedRun) -> None:
+    def reload(self, rows: SortedRun) -> None:
         """Replace all runs by one run in memory, and remove the mapped files."""
         self._have(rows)
         self._drop_files()
@@ -374,7 +374,7 @@ class Block:
             return len(self._frozen)
         if len(self._frozen) <= MAX_FROZEN:
             return 0
-        sizes = [one.disk_bytes for one in self._frozen]
+        sizes = [frozen_run.disk_bytes for frozen_run in self._frozen]
         count = 2
         for index in range(2, len(sizes)):
             if sizes[index] <= sum(sizes[:index]):
@@ -389,7 +389,7 @@ class Block:
         chosen, complete = self._frozen[:count], count == len(self._frozen)
         edges = np.zeros(0, dtype=np.uint64)
         if complete and self.disk_bytes > most_bytes:
-            longest = max((one.run.hashes for one in chosen), key=len)
+            longest = max((frozen_run.run.hashes for frozen_run in chosen), key=len)
             edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * most_bytes)))
         made = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
         if not len(edges):
@@ -407,7 +407,7 @@ class Block:
         ]
 
     @property
-    def thaw_bytes(self) -> int:
+    def reload_bytes(self) -> int:
         """Approximate memory needed to bring the block back to memory."""
         return 3 * self.disk_bytes
 

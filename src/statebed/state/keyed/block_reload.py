@@ -12,7 +12,7 @@ from statebed.state.keyed.mapped_run import newest
 from statebed.state.keyed.sorted_run import SortedRun
 
 
-class Returning:
+class BlockReload:
     """Runs of a block at one moment. Create it and check `holds` with the lock held; copy without it."""
 
     def __init__(self, block: Block) -> None:
@@ -38,10 +38,10 @@ class Returning:
     def holds(self) -> bool:
         """Whether the block still has the same runs, unchanged."""
         block = self._block
-        same = not block.held_bytes if self._over is None else block.is_just(self._over)
+        same = not block.held_bytes if self._over is None else block.is_only_run(self._over)
         return same and block.frozen is self._frozen and self._version() == self._writes
 
     def _version(self) -> tuple[int, ...]:
         """Return a value that changes with every write, and with every checkpoint of changed rows."""
         over = 0 if self._over is None else self._over.writes
-        return (over, *(one.dirty_rows for one in self._frozen))
+        return (over, *(frozen_run.dirty_rows for frozen_run in self._frozen))

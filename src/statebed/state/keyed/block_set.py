@@ -22,7 +22,7 @@ from statebed.arrays.key_hash import Hashes
 from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.keyed.block import BLOCK_BYTES, Block
-from statebed.state.keyed.block_reload import Returning
+from statebed.state.keyed.block_reload import BlockReload
 from statebed.state.keyed.cuts import joined, ranges_between
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
@@ -86,10 +86,10 @@ class Blocks:
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
         ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
-        sizes = [memory_in(durable.files, one, row_bytes=table.row_bytes) for one in ranges]
+        sizes = [memory_in(durable.files, span, row_bytes=table.row_bytes) for span in ranges]
         if durable.mapped or sum(sizes) > self._memory.budget:
             ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
-        self._slots = [self._charges.slot(Block(one, table)) for one in ranges]
+        self._slots = [self._charges.slot(Block(span, table)) for span in ranges]
         self._edges = self._edges_of_slots()
         self._remembered = self._memory.charge(owner, Purpose.READS, 0)
         end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache, self._remembered)
@@ -199,7 +199,7 @@ class Blocks:
             if slot.gone or slot.block.present or slot.changes != changes:
                 return [slot]
             ranges = ranges_between(owned, edges)
-            made = self._replaced(slot, [Block(one, self._table, split_depth=depth + 1) for one in ranges])
+            made = self._replaced(slot, [Block(span, self._table, split_depth=depth + 1) for span in ranges])
         return [made[at] for at in np.unique(np.searchsorted(edges, hashes, side="right")).tolist()]
 
     def await_loans(self, hashes: Hashes) -> None:
@@ -238,7 +238,7 @@ class Blocks:
             blocks = slot.block.split(block_bytes=self.block_bytes)
             for one in self._replaced(slot, blocks):
                 self._charges.account(one, moment)
-            if slot.block.worth_settling or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
+            if slot.block.needs_merge or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
                 self._to_merge.append(slot)
 
     # ---- moving ------------------------------------------------------------------------------------------
@@ -281,16 +281,15 @@ class Blocks:
             held = slot.block.held_bytes
             return held if self._forget(slot) else 0
 
-    def load(self, slot: Slot) -> None:
+    def load(self, slot: Slot) -> bool:
         """Load a block from the files of the store, into memory if it fits, otherwise into a mapped file.
 
-        Any thread may call this, without the lock.
+        Return False if the block has changed in the meantime. Any thread may call this, without the lock.
         """
         changes, owned = slot.changes, slot.block.owned
         copies = self._durable.copies(owned)
         if copies and self._durable.mapped:
-            self._install(slot, changes, copies)
-            return
+            return self._install(slot, changes, copies)
         reader, piece = self._durable.reader_of(owned), self._memory.segment_bytes
         loading = int(_COPIES * reader.memory_in(owned))
         large = loading > _COPIES * (self.block_bytes + piece)
@@ -304,53 +303,55 @@ class Blocks:
                 loaded = (FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows),)
             else:
                 loaded = self._durable.load(reader, owned, piece_bytes=piece)
-            self._install(slot, changes, loaded)
+            installed = self._install(slot, changes, loaded)
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)
+        return installed
 
-    def _install(self, slot: Slot, changes: int, loaded: SortedRun | tuple[FrozenRun, ...]) -> None:
-        """Install rows that were loaded when the block was at version `changes`; discard them if it has changed
-        since.
+    def _install(self, slot: Slot, changes: int, loaded: SortedRun | tuple[FrozenRun, ...]) -> bool:
+        """Install rows that were loaded when the block was at version `changes`; discard them and return False if it
+        has changed since.
         """
         with self.locked():
             if slot.gone or slot.block.present or slot.changes != changes:
                 for one in loaded if isinstance(loaded, tuple) else ():
                     one.remove()
-                return
+                return False
             slot.block.install(loaded)
             slot.changes += 1
             self.counts.loads += 1
             self._charges.account(slot, self._memory.moment())
             self._to_count.append(slot)
+            return True
 
-    def soon(self, move: Callable[[Slot], object], slot: Slot) -> Future[bool]:
-        """Schedule `load` or `come_back` on a loader thread. It is skipped if the block was released or loaded before
-        it starts.
+    def soon(self, move: Callable[[Slot], bool], slot: Slot) -> Future[bool]:
+        """Schedule `load` or `reload` on a loader thread. It is skipped if the block was released or loaded before
+        it starts; the future is False then.
         """
         changes = slot.changes
         return self._tiers.load_soon(lambda: slot.changes == changes and move(slot), owner=self._owner)
 
-    def come_back(self, slot: Slot) -> bool:
+    def reload(self, slot: Slot) -> bool:
         """Bring the rows of mapped files back to memory, evicting colder ones if needed.
 
         Return False if the block has changed in the meantime. Any thread may call this, without the lock.
         """
-        with self._memory.reserve(self._owner, Purpose.RESTORES, slot.block.thaw_bytes):
+        with self._memory.reserve(self._owner, Purpose.RESTORES, slot.block.reload_bytes):
             with self.locked():
-                returning = Returning(slot.block)
+                returning = BlockReload(slot.block)
             rows = returning.copied(self.locked)
             with self.locked():
                 if rows is None or slot.gone or not returning.holds:
                     return False
                 self._charges.uncount(slot)
-                slot.block.come_back(rows)
+                slot.block.reload(rows)
                 self.counts.loads += 1
                 self._charges.account(slot, self._memory.moment())
         return True
 
     def _thaw(self, slot: Slot) -> bool:
         """Bring a spilled block back to memory if enough is free."""
-        if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes or not self.come_back(slot):
+        if self._memory.used + slot.block.reload_bytes > self._memory.low_bytes or not self.reload(slot):
             return False
         with self.locked():
             self.settle([slot])
@@ -365,12 +366,12 @@ class Blocks:
             return False
         try:
             slots = as_cold_as(slot, self._slots, most_bytes=self._memory.segment_bytes, but=self._leaving)
-            group = [(one, run, run.writes) for one in slots if (run := one.block.loose()) is not None]
+            group = [(member, run, run.writes) for member in slots if (run := member.block.loose()) is not None]
             self._leaving.update(slots)
         finally:
             self._lock.release()
         try:
-            left = [self._leave(one, run, writes) for one, run, writes in group]
+            left = [self._leave(member, run, writes) for member, run, writes in group]
         finally:
             self._leaving.difference_update(slots)
         give_back_pages()
@@ -389,7 +390,7 @@ class Blocks:
             frozen.remove()
             return False
         try:
-            if not slot.block.is_just(run) or run.writes != writes:
+            if not slot.block.is_only_run(run) or run.writes != writes:
                 frozen.remove()
                 return False
             slot.block.freeze(frozen)
@@ -404,7 +405,7 @@ class Blocks:
 
     def _merge(self, slot: Slot) -> None:
         """Merge runs of a block where that pays, and split the block if it has grown too large."""
-        if slot.block.worth_settling:
+        if slot.block.needs_merge:
             with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.held_bytes), self.locked():
                 slot.block.loose()
                 self._charges.account(slot, self._memory.moment())

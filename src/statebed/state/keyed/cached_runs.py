@@ -77,7 +77,7 @@ class CachedRuns:
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
         """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""
         found = []
-        for file in sorted(files, key=lambda one: (one.max_sequence, one.path, one.owned.first), reverse=True):
+        for file in sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first), reverse=True):
             wanted = intersection(file.owned, owned)
             if wanted is None or not holds_some(file):
                 continue

@@ -27,7 +27,7 @@ from statebed.state.keyed.files import (
     bytes_of,
     deltas_of,
     rows_in,
-    to_merge,
+    to_compact,
     with_sequence,
     without_range,
 )
@@ -91,8 +91,8 @@ def plan(
     """
     least = 0.0 if most_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
-    debts = [(inf if _has_other_columns(files, one, schema_id) else debt(files, one), one) for one in ranges]
-    due = sorted(((much, one) for much, one in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
+    debts = [(inf if _has_other_columns(files, span, schema_id) else debt(files, span), span) for span in ranges]
+    due = sorted(((much, range_) for much, range_ in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
     chosen: list[pb.HashRange] = []
     spent = 0.0
     for _, one in due:
@@ -102,9 +102,9 @@ def plan(
         chosen.append(one)
         spent += size
     if not chosen:
-        return None if most_bytes is None else _merge_of_deltas(files, owned, most_bytes=most_bytes)
-    chosen.sort(key=lambda one: one.first)
-    inputs = tuple(file for file in files if any(_holds(file, one) for one in chosen))
+        return None if most_bytes is None else _compaction_of_deltas(files, owned, most_bytes=most_bytes)
+    chosen.sort(key=lambda range_: range_.first)
+    inputs = tuple(file for file in files if any(_holds(file, range_) for range_ in chosen))
     return Plan(tuple(chosen), inputs, int(spent))
 
 
@@ -112,9 +112,9 @@ def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schem
     return schema_id is not None and any(file.schema_id != schema_id and _holds(file, owned) for file in files)
 
 
-def _merge_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:
+def _compaction_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:
     """Choose the youngest deltas to compact into one, at most `most_bytes` of them."""
-    chosen = list(to_merge(deltas_of(files), most=MANY_DELTAS))
+    chosen = list(to_compact(deltas_of(files), most=MANY_DELTAS))
     while chosen and sum(map(bytes_of, chosen)) > most_bytes:
         del chosen[0]
     if len(chosen) <= 1:
@@ -151,7 +151,7 @@ class KeyedCompaction:
             most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
             with memory.reserve(self.owner, Purpose.MERGES, most):
                 for one in self.plan.ranges:
-                    outputs += self._merged(one)
+                    outputs += self._compacted(one)
         except BaseException:
             Edit(inputs=(), outputs=tuple(outputs)).discard()
             raise
@@ -160,7 +160,7 @@ class KeyedCompaction:
             remains = without_range(remains, one)
         return Edit(inputs=self.plan.inputs, outputs=tuple(outputs), remains=remains)
 
-    def _merged(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
+    def _compacted(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
         inputs = [file for file in self.plan.inputs if _holds(file, owned)]
         sequence = max(int(file.max_sequence) for file in inputs)
         reader = RangeReader(self.table, inputs, self.store, ranges=self.tiers.ranges)

@@ -37,11 +37,11 @@ def cut_at(run: SortedRun, edges: Hashes) -> list[SortedRun]:
 
 
 def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
-    """Merge runs that share no key, and cut the result before each edge. Deleted rows that are in no file are dropped
-    if there are several runs.
+    """Merge runs that share no key, and cut the result before each edge. Deleted rows that are in no file are
+    dropped.
     """
     if len(runs) == 1:
-        return cut_at(runs[0], edges)
+        return [part.without_forgotten() for part in cut_at(runs[0], edges)]
     made = []
     for starts, ends in itertools.pairwise(zip(*(cuts_at(run.hashes, edges) for run in runs), strict=True)):
         first, *others = (run.slice(start, end) for run, start, end in zip(runs, starts, ends, strict=True))

@@ -19,7 +19,7 @@ from statebed.format.schema import register_schema
 from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
 from statebed.state.compaction import Edit, NameOf, staged
 from statebed.state.keyed.cached_runs import CachedRuns
-from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, RangeReader, bytes_of, deltas_of, to_merge
+from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, RangeReader, bytes_of, deltas_of, to_compact
 from statebed.state.keyed.mapped_run import FrozenRun
 from statebed.state.keyed.run_rows import file_rows, run_of, without_deleted
 from statebed.state.keyed.sorted_run import SortedRun
@@ -210,7 +210,7 @@ class DurableRows:
         finally:
             self._draft, self._made = self._live, []
 
-    def deltas_to_merge(self, compacting: frozenset[str], *, unreadable: frozenset[str]) -> Delta:
+    def deltas_to_compact(self, compacting: frozenset[str], *, unreadable: frozenset[str]) -> Delta:
         """Return the deltas to merge with the next one.
 
         Deltas that a compaction is reading are left to it, unless there are too many. Files that cannot be read yet are
@@ -221,7 +221,7 @@ class DurableRows:
         # Only the youngest deltas can be merged with a new one.
         taken = [index for index, delta in enumerate(deltas) if any(file.path in left_alone for file in delta)]
         deltas = deltas[taken[-1] + 1 :] if taken else deltas
-        return [file for delta in to_merge(deltas, most=MAX_DELTAS) for file in delta]
+        return [file for delta in to_compact(deltas, most=MAX_DELTAS) for file in delta]
 
     def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
         """Add one file with all changes and the rows of the `merged` deltas that it replaces. `rows` is sorted and has

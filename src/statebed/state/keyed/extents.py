@@ -50,9 +50,9 @@ class Extents:
         empty = np.zeros(0, dtype=np.uint64)
         found = [cls(empty, empty, np.zeros(0)), *parts]
         return cls(
-            np.concatenate([one.firsts for one in found]),
-            np.concatenate([one.lasts for one in found]),
-            np.concatenate([one.nbytes for one in found]),
+            np.concatenate([extents.firsts for extents in found]),
+            np.concatenate([extents.lasts for extents in found]),
+            np.concatenate([extents.nbytes for extents in found]),
         )
 
     def bytes_in(self, whole: pb.HashRange) -> float:

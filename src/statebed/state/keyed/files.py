@@ -155,7 +155,7 @@ def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
     return rows.set_column(index, rows.schema.field(index), sequences)
 
 
-def to_merge(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
+def to_compact(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
     """Return the deltas to rewrite as one, alone or with a new one, if there are at least `most`.
 
     These are the youngest ones, beginning with the oldest delta that is no larger than all younger ones together. After
@@ -229,7 +229,9 @@ def block_ranges(
         start = file.owned.last + 1
     if start <= owned.last:
         whole.append(pb.HashRange(first=start, last=owned.last))
-    return [one for range_ in whole for one in pieces_of(files, range_, piece_bytes=block_bytes, row_bytes=row_bytes)]
+    return [
+        piece for range_ in whole for piece in pieces_of(files, range_, piece_bytes=block_bytes, row_bytes=row_bytes)
+    ]
 
 
 def pieces_of(

@@ -24,12 +24,12 @@ class LentBlock(Block):
         """Take a block, with the lock of its view held. `charge` opens a reservation for bytes that only the checkpoint
         holds.
         """
-        super().__init__(block.owned, table, frozen=tuple(copy.copy(one) for one in block.frozen))
+        super().__init__(block.owned, table, frozen=tuple(copy.copy(frozen_run) for frozen_run in block.frozen))
         self._loans: list[Loan] = []
         self._copies: list[Reservation] = []
         # A changed row of a file is the newest only if its key is not in memory, so unchanged rows in memory are needed
         # too.
-        every = any(one.dirty_rows for one in block.frozen)
+        every = any(frozen_run.dirty_rows for frozen_run in block.frozen)
         taken = [self._taken(run, charge(), whole=every) for run in block.loose_runs if every or run.dirty_rows]
         self._loose.runs = tuple(taken)
 
@@ -52,6 +52,6 @@ class LentBlock(Block):
         self._loose.runs = self._frozen = ()
 
 
-def lent(blocks: Sequence[Block], table: KeyedTable, charge: Callable[[], Reservation]) -> list[LentBlock]:
+def lend_blocks(blocks: Sequence[Block], table: KeyedTable, charge: Callable[[], Reservation]) -> list[LentBlock]:
     """Take all blocks of a view. Blocks without changes contribute only their range of hashes."""
-    return [LentBlock(one if one.dirty_rows else Block(one.owned, table), table, charge) for one in blocks]
+    return [LentBlock(block if block.dirty_rows else Block(block.owned, table), table, charge) for block in blocks]

@@ -187,7 +187,7 @@ def merged_parts(
     `complete` says that there are no older runs, so deleted rows that are in no file can be dropped.
     """
     parts: list[FrozenRun] = []
-    cuts = [cuts_at(one.run.hashes, edges) for one in frozen]
+    cuts = [cuts_at(frozen_run.run.hashes, edges) for frozen_run in frozen]
     try:
         for part in range(len(edges) + 1):
             bounds = [(cut[part], cut[part + 1]) for cut in cuts]
@@ -220,18 +220,20 @@ def _merged_pieces(
 
 def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, piece_bytes: int) -> Iterator[list[int]]:
     """Yield the end of each piece of about `piece_bytes` in each run."""
-    row_bytes = max(one.disk_bytes / max(len(one), 1) for one in frozen)
+    row_bytes = max(frozen_run.disk_bytes / max(len(frozen_run), 1) for frozen_run in frozen)
     step = max(int(piece_bytes / max(row_bytes, 1)), 1)
     # Sample the same fraction of hashes of each run, because runs may cover the same or different ranges.
     every = max(step // (_SAMPLES * len(frozen)), 1)
     seen = np.sort(
-        np.concatenate([one.run.hashes[start:end:every] for one, (start, end) in zip(frozen, bounds, strict=True)])
+        np.concatenate(
+            [frozen_run.run.hashes[start:end:every] for frozen_run, (start, end) in zip(frozen, bounds, strict=True)]
+        )
     )
     # All rows of a hash stay in one piece.
     for first in np.unique(seen[step // every :: step // every]):
         yield [
-            start + int(np.searchsorted(one.run.hashes[start:end], first))
-            for one, (start, end) in zip(frozen, bounds, strict=True)
+            start + int(np.searchsorted(frozen_run.run.hashes[start:end], first))
+            for frozen_run, (start, end) in zip(frozen, bounds, strict=True)
         ]
     yield [end for _, end in bounds]
 

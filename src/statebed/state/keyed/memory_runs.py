@@ -44,7 +44,7 @@ class LooseRuns:
         self.runs: tuple[SortedRun, ...] = () if large is None else (large,)
         """The large run, then the small ones, oldest first."""
         self._hints: _Hints | None = None
-        self._asked = 0
+        self._lookups = 0
         """Number of keys looked up in small runs since the last new key was added."""
 
     @property
@@ -79,7 +79,7 @@ class LooseRuns:
             batch, rows = batch.select(missing), rows.take(missing)
         if not small:
             return pieces, rows
-        self._asked += len(rows)
+        self._lookups += len(rows)
         hints = None if self._hints is None else self._hints.of(batch.hashes)
         left = np.ones(len(rows), dtype=np.bool_)
         for number, run in enumerate(small):
@@ -97,15 +97,15 @@ class LooseRuns:
         """Add rows whose keys are in none of the runs. With `forget`, merging drops deleted rows that are in no
         file.
         """
-        self._asked = 0
+        self._lookups = 0
         if not self.runs:
             self.runs = (run,)
             return
         small = [*self.runs[1:], run]
-        if len(self.runs[0]) < _LARGEST * sum(len(one) for one in small):
+        if len(self.runs[0]) < _LARGEST * sum(len(small_run) for small_run in small):
             self._have_large(self.runs[0].merged(small, forget=forget))
             return
-        count = how_many_become_one([len(one) for one in small])
+        count = how_many_become_one([len(small_run) for small_run in small])
         if count > 1:
             first, *others = small[-count:]
             small[-count:] = [first.merged(others, forget=forget)]
@@ -116,7 +116,7 @@ class LooseRuns:
         """Whether searching the small runs, since the last new key, has cost as much as merging them into the large
         one.
         """
-        return len(self.runs) > 1 and self._asked * _WORTH_MERGING > sum(len(run) for run in self.runs)
+        return len(self.runs) > 1 and self._lookups * _WORTH_MERGING > sum(len(run) for run in self.runs)
 
     def as_one(self, *, forget: bool) -> SortedRun:
         """Merge all runs into one and return it."""
@@ -128,7 +128,7 @@ class LooseRuns:
     def _have_large(self, run: SortedRun) -> None:
         run.index.succeeds(self.runs[0].index)
         self.runs = (run,)
-        self._hints, self._asked = None, 0
+        self._hints, self._lookups = None, 0
 
     def _have_small(self, small: Sequence[SortedRun]) -> None:
         """Replace the small runs, of which only the last differs from before."""

@@ -40,7 +40,7 @@ class Merge(Enum):
 def merge_columns(**columns: Merge) -> "ColumnMerges":
     """Build a merge function from a rule for each value column."""
     for name, merge in columns.items():
-        fix = f"give one of {', '.join(f'Merge.{one.name}' for one in Merge)}"
+        fix = f"give one of {', '.join(f'Merge.{rule.name}' for rule in Merge)}"
         check_kind(merge, Merge, "merge", where=f"column {name!r}", fix=fix)
     return ColumnMerges(columns)
 

@@ -36,7 +36,7 @@ from statebed.state.keyed.input import Batch, check_timed, checked_values, given
 from statebed.state.keyed.run_rows import file_rows
 from statebed.state.keyed.sorted_run import DELETED, Marks, Times
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.keyed.written_values import Written, values_of
+from statebed.state.keyed.written_values import WrittenValues, values_of
 from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import MemoryController
 
@@ -69,12 +69,14 @@ class KeyedOperations:
         self._hash = hash_function
         self._now_us: int | None = None
         self._closed = ""
-        self._asked: tuple[Batch, KeyBatch] | None = None
+        self._last_batch: tuple[Batch, KeyBatch] | None = None
         """Keys of the last operation, hashed and sorted, since keys that are read are often written next. Only if they
         are small.
         """
         self.expired_rows = 0
         """Number of rows that have expired since the view was created."""
+        self.dependents: list[KeyedOperations] = []
+        """Multiset tables whose groups are deleted when the row of their key expires here."""
 
     @property
     def owned(self) -> pb.HashRange:
@@ -94,7 +96,7 @@ class KeyedOperations:
         with self._blocks.operation(_ROW_BYTES * len(batch)):
             for slot, start, end in self._blocks.available(batch.hashes):
                 with self._blocks.locked():
-                    remember = self._asked is not None
+                    remember = self._last_batch is not None
                     for piece in self._alive(slot.block.locate(batch, start, end, remember=remember)[0]):
                         rows = batch.order[piece.rows]
                         found[rows] = True
@@ -151,16 +153,17 @@ class KeyedOperations:
         """Bring the rows of these keys nearer in the background.
 
         Rows are loaded from the store to memory, or to mapped files if memory is short, and from mapped files to
-        memory, evicting colder rows. This is only a hint: a future yields False if too many loads are waiting already.
+        memory, evicting colder rows. This is only a hint: a future yields False if too many loads are waiting already,
+        or if the rows have changed or were loaded before.
         """
         nearer, left = [], self._memory.low_bytes
         for slot, _, _ in self._blocks.of(self._batch(keys).hashes):
             if not slot.block.present:
                 nearer.append(self._blocks.soon(self._blocks.load, slot))
-            elif slot.block.spilled and slot.block.thaw_bytes <= left:
+            elif slot.block.spilled and slot.block.reload_bytes <= left:
                 # Only as many as fit into memory together.
-                left -= slot.block.thaw_bytes
-                nearer.append(self._blocks.soon(self._blocks.come_back, slot))
+                left -= slot.block.reload_bytes
+                nearer.append(self._blocks.soon(self._blocks.reload, slot))
         return tuple(nearer)
 
     # ---- writing -----------------------------------------------------------------------------------------
@@ -261,13 +264,13 @@ class KeyedOperations:
     # ---- inside ------------------------------------------------------------------------------------------
 
     def _batch(self, keys: Batch) -> KeyBatch:
-        if self._asked is not None and self._asked[0] is keys:
-            return self._asked[1]
+        if self._last_batch is not None and self._last_batch[0] is keys:
+            return self._last_batch[1]
         batch = KeyBatch.of(keys, self.table.key_schema, self._hash, where=self._where)
         if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
             raise self._of_another_subtask()
         nbytes = 2 * int(keys.nbytes) + _ROW_BYTES * len(batch)
-        self._asked = (keys, batch) if self._blocks.remember(nbytes) else None
+        self._last_batch = (keys, batch) if self._blocks.remember(nbytes) else None
         return batch
 
     def _of_another_subtask(self) -> InputError:
@@ -277,7 +280,7 @@ class KeyedOperations:
         )
 
     def _forget_keys(self) -> None:
-        self._asked = None
+        self._last_batch = None
         self._blocks.remember(0)
 
     def _check_open(self) -> None:
@@ -326,7 +329,7 @@ class KeyedOperations:
                 found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
                 alive = self._alive([piece for _, pieces, _ in found for piece in pieces])
                 times = _latest(times, alive)
-                written = Written(values, alive, function)
+                written = WrittenValues(values, alive, function)
                 for slot, pieces, missing in found:
                     slot.block.put(pieces, missing, unique, written, times)
                 self._blocks.settle(slot for slot, _, _ in found)
@@ -424,15 +427,17 @@ class KeyedOperations:
             owned = slot.block.owned
             due = slot.block.may_expire(until) if slot.block.present else self._durable.may_hold(owned, None, until)
             if due:
-                count += self._delete_where(owned, pick)
+                count += self._delete_where(owned, pick, self.dependents)
                 with self._blocks.locked():
                     for one in self._blocks.within(owned):
                         one.block.has_expired(until)
         self.expired_rows += count
         return count
 
-    def _delete_where(self, owned: pb.HashRange, pick: Pick) -> int:
-        """Delete rows in a range, which may have been split into several blocks, one piece at a time."""
+    def _delete_where(self, owned: pb.HashRange, pick: Pick, dependents: Sequence["KeyedOperations"] = ()) -> int:
+        """Delete rows in a range, which may have been split into several blocks, one piece at a time, and their groups
+        in the dependent tables.
+        """
         count, first, piece_bytes = 0, owned.first, self._memory.segment_bytes
         while first <= owned.last:
             # Deleting rows of mapped files adds rows in memory; rows in memory are marked in place.
@@ -440,10 +445,20 @@ class KeyedOperations:
                 self._blocks.fetch(self._blocks.at(first))
                 slot = self._blocks.at(first)
                 with self._blocks.locked():
-                    block = slot.block
-                    last = block.cut(first, piece_bytes=piece_bytes) if block.spilled else block.owned.last
+                    block, gone = slot.block, []
+                    small = block.spilled or bool(dependents)
+                    last = block.cut(first, piece_bytes=piece_bytes) if small else block.owned.last
+                    if dependents:
+                        gone = [
+                            file_rows(self.table, run, rows, marks).select(list(self.table.key_names))
+                            for run, rows, marks in block.current(first, last, pick)
+                        ]
                     count += block.delete_where(first, last, pick)
                     self._blocks.settle([slot])
+            if gone:
+                keys = pa.concat_tables(gone).cast(self.table.key_schema)
+                for dependent in dependents:
+                    dependent.delete_elements(keys)
             first = last + 1
         return count
 

@@ -127,7 +127,7 @@ def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Sor
         else:
             pieces = [] if file.others is None else file.others[f"{_VALUES} {number}"].chunks
             columns.append(
-                cast("Column", MappedColumn([one for one in pieces if len(one)] or [pa.nulls(0, field.type)]))
+                cast("Column", MappedColumn([piece for piece in pieces if len(piece)] or [pa.nulls(0, field.type)]))
             )
     keys = len(table.key_names)
     run = SortedRun(

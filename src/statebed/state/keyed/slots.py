@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from statebed.state.keyed.block import Block
-from statebed.state.memory.controller import MemoryController, Offer, Purpose, Reservation
+from statebed.state.memory.controller import MemoryController, Purpose, Reservation, SpillOffer
 from statebed.state.tiers.spill_cache import CachedFile, LocalCache
 
 
@@ -21,7 +21,7 @@ class Slot:
     """Memory charged for rows."""
     indexes: Reservation
     """Memory charged for indexes."""
-    offer: Offer | None = None
+    offer: SpillOffer | None = None
     cached: CachedFile | None = None
     changes: int = 0
     """Version of the block, incremented when rows are installed or released, so that a copy read before is known to be
@@ -46,7 +46,9 @@ class Charges:
         self._evict = weakref.WeakMethod(evict)
 
     def slot(self, block: Block) -> Slot:
-        rows, indexes = (self._memory.charge(self._owner, one, 0) for one in (Purpose.SEGMENTS, Purpose.INDEXES))
+        rows, indexes = (
+            self._memory.charge(self._owner, purpose, 0) for purpose in (Purpose.SEGMENTS, Purpose.INDEXES)
+        )
         return Slot(block, rows, indexes)
 
     def account(self, slot: Slot, moment: int) -> None:

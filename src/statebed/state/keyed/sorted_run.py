@@ -142,7 +142,7 @@ class SortedRun:
         values = tuple(column.slice(0, len(self)) for column in self.values)
         taken, loan = replace(self, values=values, marks=self.marks.copy()), Loan(self, charge)
         taken.index = self.index
-        self._loans = [*(one for one in self._loans if not one.ended), loan]
+        self._loans = [*(earlier for earlier in self._loans if not earlier.ended), loan]
         return taken, loan
 
     def _call_in_loans(self) -> None:

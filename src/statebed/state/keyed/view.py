@@ -20,6 +20,8 @@ applied in pieces. Each piece is applied as a whole or, if it is refused or fail
 from collections import Counter
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.schema import merge_schema_lists
@@ -33,12 +35,13 @@ from statebed.state.keyed.checkpoint import KeyedCheckpoint, TakenChanges
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import bytes_of
-from statebed.state.keyed.lent_block import lent
+from statebed.state.keyed.lent_block import lend_blocks
 from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose, Reservation
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
+from statebed.state.tiers.spooled_rows import SpooledRows
 from statebed.storage import ObjectStore
 
 
@@ -129,7 +132,7 @@ class KeyedView(KeyedOperations):
             self._durable.taken += 1
             self._durable.taken_rows += rows
             return TakenChanges(
-                lent(blocks, self.table, self._charge),
+                lend_blocks(blocks, self.table, self._charge),
                 rows,
                 self._edits.take(),
                 queue=self._edits,
@@ -139,6 +142,14 @@ class KeyedView(KeyedOperations):
                 owner=self._owner,
                 file_bytes=self._blocks.block_bytes,
             )
+
+    def reservation(self) -> Reservation:
+        """Return a charge of 0 bytes on this table's account, for rows that its user holds in memory."""
+        return self._memory.charge(self._owner, Purpose.READS, 0)
+
+    def spooled(self, schema: pa.Schema) -> SpooledRows:
+        """Return a local file, in the folder for spilled state, for rows that may not fit into memory."""
+        return SpooledRows(self._tiers.folder, schema)
 
     def _charge(self) -> Reservation:
         return self._memory.charge(self._owner, Purpose.WRITES, 0)
@@ -171,7 +182,8 @@ class KeyedView(KeyedOperations):
             tiers=self._tiers,
             owner=self._owner,
             file_bytes=self._blocks.block_bytes,
-            expired_until=self._expired_until(),
+            # A compaction must not drop expired rows before a checkpoint has deleted their groups in dependent tables.
+            expired_until=None if self.dependents else self._expired_until(),
         )
 
     @property

@@ -13,7 +13,7 @@ from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.sorted_run import SortedRun
 
 
-class Written:
+class WrittenValues:
     """Values that a batch writes, each key once."""
 
     def __init__(

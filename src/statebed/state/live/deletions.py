@@ -16,7 +16,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
 from statebed.state.live import tombstones
 from statebed.state.live.row_set import RowSet
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 
 Mask = npt.NDArray[np.bool_]
 
@@ -33,13 +33,13 @@ class Deletions:
     """Decides which rows a set of tombstones hides."""
 
     def __init__(self, some: Sequence[pb.Tombstone], *, keys: Sequence[str]) -> None:
-        self._ranges = [one for one in some if tombstones.kind_of(one) is None]
+        self._ranges = [tombstone for tombstone in some if tombstones.kind_of(tombstone) is None]
         self._rows = [
-            _of_kind([one for one in some if tombstones.kind_of(one) is kind], keys)
-            for kind in Deleted
-            if any(tombstones.kind_of(one) is kind for one in some)
+            _of_kind([tombstone for tombstone in some if tombstones.kind_of(tombstone) is kind], keys)
+            for kind in DeletionKind
+            if any(tombstones.kind_of(tombstone) is kind for tombstone in some)
         ]
-        self.nbytes = sum(one.found.nbytes + one.sequences.nbytes for one in self._rows)
+        self.nbytes = sum(row.found.nbytes + row.sequences.nbytes for row in self._rows)
 
     def visible(self, rows: pa.Table) -> Mask:
         """Return a mask of the rows that no tombstone hides; `rows` have the columns of files."""
@@ -59,6 +59,8 @@ class Deletions:
 
 
 def _of_kind(some: Sequence[pb.Tombstone], keys: Sequence[str]) -> _Rows:
-    parts = [tombstones.rows_of(one) for one in some]
-    sequences = [np.full(part.num_rows, one.sequence, dtype=np.uint64) for part, one in zip(parts, some, strict=True)]
+    parts = [tombstones.rows_of(tombstone) for tombstone in some]
+    sequences = [
+        np.full(part.num_rows, tombstone.sequence, dtype=np.uint64) for part, tombstone in zip(parts, some, strict=True)
+    ]
     return _Rows(RowSet(pa.concat_tables(parts).combine_chunks(), keys=keys), np.concatenate(sequences))

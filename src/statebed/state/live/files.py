@@ -14,7 +14,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
 from statebed.format.schema import merge_schema_lists
 from statebed.state.live import tombstones as marks
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 
 FIRST_SEQUENCE = 1
 BEGINNING = -(1 << 63)
@@ -65,7 +65,7 @@ class LiveFiles:
             return live.with_tombstone(tombstone, fresh=fresh)
         return live.without_idle_tombstones(fresh=fresh)
 
-    def delete_rows(self, kind: Deleted, rows: pa.Table, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+    def delete_rows(self, kind: DeletionKind, rows: pa.Table, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
         """Delete all rows equal to one of `rows` (`_key_hash`, keys, and `_time` or values) with one tombstone."""
         if not rows.num_rows:
             return self
@@ -76,7 +76,7 @@ class LiveFiles:
         """Add a tombstone, which takes the next sequence; return the same object if it can hide nothing."""
         if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
             return self
-        others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
+        others = tuple(other for other in self.tombstones if not marks.replaces(tombstone, other))
         every = (*others, tombstone)
         kept = self.files
         if marks.kind_of(tombstone) is None:
@@ -90,17 +90,23 @@ class LiveFiles:
 
     def hidden_until(self, file: pb.FileEntry) -> int | None:
         """Return a time before which every row of the file is known to be deleted, or None."""
-        ranges = [one for one in self.tombstones if marks.hides_range(one, file, BEGINNING, file.min_time_us + 1)]
-        return max((one.delete_time_range.end_us for one in ranges), default=None)
+        ranges = [
+            tombstone
+            for tombstone in self.tombstones
+            if marks.hides_range(tombstone, file, BEGINNING, file.min_time_us + 1)
+        ]
+        return max((span.delete_time_range.end_us for span in ranges), default=None)
 
     def without_idle_tombstones(self, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
         """Remove the tombstones that cannot hide a row of any live file or a fresh row."""
         held = (*self.files, *fresh)
-        needed = tuple(one for one in self.tombstones if any(marks.may_hide(one, file) for file in held))
+        needed = tuple(
+            tombstone for tombstone in self.tombstones if any(marks.may_hide(tombstone, file) for file in held)
+        )
         return self if needed == self.tombstones else replace(self, tombstones=needed)
 
     def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
-        return any(marks.hides_range(one, file, start_us, end_us) for one in self.tombstones)
+        return any(marks.hides_range(tombstone, file, start_us, end_us) for tombstone in self.tombstones)
 
 
 def clipped(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> list[pb.FileEntry]:

@@ -19,7 +19,7 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.format.segment import DAMAGED_FIX
 
 
-class Deleted(Enum):
+class DeletionKind(Enum):
     """Columns in which a deleted row equals a row of the tombstone."""
 
     KEY = "delete_key"
@@ -30,7 +30,7 @@ class Deleted(Enum):
 TIME_RANGE = "delete_time_range"
 
 
-def of_rows(kind: Deleted, rows: pa.Table, *, sequence: int, owned: pb.HashRange) -> pb.Tombstone:
+def of_rows(kind: DeletionKind, rows: pa.Table, *, sequence: int, owned: pb.HashRange) -> pb.Tombstone:
     """Build one tombstone for these rows (at least one): `_key_hash`, keys, and `_time` or values, with field ids."""
     hashes = uint64_values(rows[KEY_HASH])
     order = np.argsort(hashes, kind="stable")
@@ -74,14 +74,14 @@ def rows_of(tombstone: pb.Tombstone) -> pa.Table:
     return rows
 
 
-def kind_of(tombstone: pb.Tombstone) -> Deleted | None:
+def kind_of(tombstone: pb.Tombstone) -> DeletionKind | None:
     """Return the columns that its rows must equal, or None for a time range."""
     kind = tombstone.WhichOneof("operation")
     if kind == TIME_RANGE:
         return None
     if kind is None:
         raise CorruptObjectError("a tombstone has an operation that this version does not know", fix="upgrade statebed")
-    return Deleted(kind)
+    return DeletionKind(kind)
 
 
 def clipped(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombstone | None:
@@ -139,9 +139,9 @@ def hides_range(tombstone: pb.Tombstone, file: pb.FileEntry, start_us: int, end_
 def hide_all(some: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
     """Return whether the time ranges among these tombstones together certainly hide every row of the file."""
     spans = [
-        (one.delete_time_range.start_us, one.delete_time_range.end_us)
-        for one in some
-        if kind_of(one) is None and _applies_to_all(one, file)
+        (tombstone.delete_time_range.start_us, tombstone.delete_time_range.end_us)
+        for tombstone in some
+        if kind_of(tombstone) is None and _applies_to_all(tombstone, file)
     ]
     reached = file.min_time_us
     for start, end in sorted(spans):
@@ -179,7 +179,7 @@ def replaces(newer: pb.Tombstone, older: pb.Tombstone) -> bool:
 
 def held_bytes(tombstones: Iterable[pb.Tombstone]) -> int:
     """Return the approximate size of tombstones in memory and in metadata."""
-    return sum(int(one.ByteSize()) for one in tombstones)
+    return sum(int(tombstone.ByteSize()) for tombstone in tombstones)
 
 
 def _deleted_rows(tombstone: pb.Tombstone) -> pb.DeletedRows | None:

@@ -24,7 +24,7 @@ Stored = tuple[pb.OperatorCheckpointMetadata, pb.SubtaskReference]
 
 
 @dataclass(frozen=True)
-class Order:
+class TakenCheckpoint:
     """A checkpoint that was taken and waits to be stored."""
 
     epoch: int
@@ -74,7 +74,7 @@ class StoredCheckpoints:
         with self._lock:
             return self._held.get(epoch)
 
-    def store(self, order: Order) -> CheckpointCompleted:
+    def store(self, order: TakenCheckpoint) -> CheckpointCompleted:
         """Store a checkpoint; return when it is durable and was read back."""
         written: list[int] = []
 
@@ -106,23 +106,23 @@ class StoredCheckpoints:
         spans = [later - earlier for earlier, later in itertools.pairwise(moments)]
         with self._lock:
             self._held[order.epoch] = completed
-            self._held = {epoch: one for epoch, one in self._held.items() if epoch >= order.min_epoch}
+            self._held = {epoch: checkpoint for epoch, checkpoint in self._held.items() if epoch >= order.min_epoch}
             self._spans.append(CheckpointSpans(order.epoch, order.take_seconds, *spans))
         return completed
 
-    def abandon(self, order: Order) -> None:
+    def abandon(self, order: TakenCheckpoint) -> None:
         """Give up a checkpoint that was taken and cannot be stored."""
         for name, changes in order.changes.items():
             self._tables[name].abandon(changes)
 
-    def _written(self, name: str, order: Order, upload: Callable[[Upload], None]) -> StoredPart:
+    def _written(self, name: str, order: TakenCheckpoint, upload: Callable[[Upload], None]) -> StoredPart:
         try:
             return self._tables[name].write(order.changes[name], epoch=order.epoch, upload=upload)
         except Exception as error:
             error.add_note(f"while table {name!r} of epoch {order.epoch} was written ({self._task.where})")
             raise
 
-    def _metadata(self, order: Order, parts: Mapping[str, StoredPart]) -> pb.OperatorCheckpointMetadata:
+    def _metadata(self, order: TakenCheckpoint, parts: Mapping[str, StoredPart]) -> pb.OperatorCheckpointMetadata:
         metadata = pb.OperatorCheckpointMetadata(
             job_id=self._task.job_id,
             operator_id=self._task.operator_id,

@@ -30,20 +30,20 @@ _logger = id_logger(__name__)
 class CompactionReport:
     """Totals of a compaction, whose result the next checkpoint applies."""
 
-    merges: int = 0
+    compactions: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
 
 
 class Compactor:
-    """Runs compactions of one manager. `ask` and `hand_over` are for the operator's thread."""
+    """Runs compactions of one manager. `request` and `hand_over` are for the operator's thread."""
 
     def __init__(
-        self, tables: Sequence[ManagedTable], options: ManagerOptions, *, merging: threading.Lock, task: TaskInfo
+        self, tables: Sequence[ManagedTable], options: ManagerOptions, *, compacting: threading.Lock, task: TaskInfo
     ) -> None:
-        """Create it; `merging` is held during a compaction, so that only one runs in the process at a time."""
+        """Create it; `compacting` is held during a compaction, so that only one runs in the process at a time."""
         self._tables = tables
-        self._merging = merging
+        self._one_at_a_time = compacting
         self._options = options
         self._where = task.where
         self._logger = _logger.about(job=task.job_id, operator=task.operator_id, subtask=task.subtask_index)
@@ -51,7 +51,7 @@ class Compactor:
         self._lock = threading.Lock()
         self._metrics = CompactionMetrics()
         self._results: list[tuple[ManagedTable, Edit]] = []
-        self._asked: list[Future[CompactionReport]] = []
+        self._requested: list[Future[CompactionReport]] = []
         self._running: Future[CompactionReport] | None = None
         self._begun: list[tuple[str, Future[CompactionReport]]] = []
         self._turns: dict[str, int] = {}
@@ -66,46 +66,46 @@ class Compactor:
         """Start compacting what is due after a durable checkpoint, unless earlier compactions are still running."""
         mode = self._options.compaction
         if mode is CompactionMode.IN_LINE:
-            self._merge_due()
+            self._compact_due()
         elif mode is CompactionMode.BACKGROUND and (self._running is None or self._running.done()):
             with suppress(RuntimeError):  # it is being closed
-                self._running = self._begin(self._tables, self._merge_due)
+                self._running = self._begin(self._tables, self._compact_due)
 
-    def ask(self, tables: Sequence[ManagedTable], *, when_durable: Callable[[], None]) -> Future[CompactionReport]:
+    def request(self, tables: Sequence[ManagedTable], *, when_durable: Callable[[], None]) -> Future[CompactionReport]:
         """Compact all files of these tables, once `when_durable` returns; the next checkpoint waits for it."""
 
-        def merge_all() -> CompactionReport:
+        def compact_all() -> CompactionReport:
             when_durable()
             self._discard_results(tables)
-            return self._merge(tables, most_bytes=None)
+            return self._compact(tables, most_bytes=None)
 
-        asked = self._begin(tables, merge_all)
-        self._asked.append(asked)
-        return asked
+        requested = self._begin(tables, compact_all)
+        self._requested.append(requested)
+        return requested
 
-    def merge_apart(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
+    def compact_to_edits(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
         """Compact due files of about `most_bytes` (None: all that can be) and return the edits unapplied."""
-        merging = self._begin(tables, partial(self._merge, tables, most_bytes=most_bytes))
-        if wait([merging], timeout=self._options.timeout_seconds).not_done:
+        compacting = self._begin(tables, partial(self._compact, tables, most_bytes=most_bytes))
+        if wait([compacting], timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
                 f"the compaction has not finished after {self._options.timeout_seconds:g} seconds",
                 where=self._where,
                 fix="nothing has changed: try again, perhaps with fewer bytes",
             )
-        merging.result()
+        compacting.result()
         with self._lock:
             results, self._results = self._results, []
         return [(table.config.name, edit) for table, edit in results]
 
     def hand_over(self) -> None:
         """Hand finished edits to the tables before a checkpoint is taken; wait for requested compactions first."""
-        if wait(self._asked, timeout=self._options.timeout_seconds).not_done:
+        if wait(self._requested, timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
                 f"the requested compaction has not finished after {self._options.timeout_seconds:g} seconds",
                 where=self._where,
                 fix="nothing was taken: request the checkpoint again, perhaps with a longer time-out",
             )
-        self._asked = []
+        self._requested = []
         with self._lock:
             results, self._results = self._results, []
         for table, edit in results:
@@ -119,31 +119,33 @@ class Compactor:
         wait_until_ended(self._begun, seconds=seconds, where=self._where, left=left)
         self._discard_results(self._tables)
 
-    def _begin(self, tables: Sequence[ManagedTable], merge: Callable[[], CompactionReport]) -> Future[CompactionReport]:
-        begun = self._thread.submit(merge)
+    def _begin(self, tables: Sequence[ManagedTable], work: Callable[[], CompactionReport]) -> Future[CompactionReport]:
+        begun = self._thread.submit(work)
         what = f"a compaction of files of {', '.join(table.config.name for table in tables)}"
         with self._lock:
-            self._begun = [*(one for one in self._begun if not one[1].done()), (what, begun)]
+            self._begun = [*(running for running in self._begun if not running[1].done()), (what, begun)]
         return begun
 
-    def _merge_due(self) -> CompactionReport:
+    def _compact_due(self) -> CompactionReport:
         with self._lock:
             waiting = [table for table, _ in self._results]
         # A result based on files that a waiting result replaces would be discarded.
         tables = [table for table in self._tables if table not in waiting]
         try:
-            return self._merge(tables, most_bytes=self._options.max_compaction_bytes)
+            return self._compact(tables, most_bytes=self._options.max_compaction_bytes)
         except Exception:  # noqa: BLE001 - it is counted and logged; the files stay, and the state is whole
             return CompactionReport()
 
-    def _merge(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> CompactionReport:
+    def _compact(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> CompactionReport:
         report = CompactionReport()
-        for table in sorted(tables, key=lambda one: (self._turns.get(one.config.name, 0), -one.due_bytes)):
+        for table in sorted(
+            tables, key=lambda candidate: (self._turns.get(candidate.config.name, 0), -candidate.due_bytes)
+        ):
             left = None if most_bytes is None else most_bytes - report.read_bytes
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
             try:
-                job = table.plan_compaction(left, not report.merges)
+                job = table.plan_compaction(left, not report.compactions)
                 if job is None:
                     continue
                 # A failed compaction counts as a turn; otherwise it would block all other tables.
@@ -158,14 +160,14 @@ class Compactor:
             with self._lock:
                 self._results.append((table, edit))
             written = sum(output.size for output in edit.outputs)
-            self._count(merges=1, read_bytes=job.input_bytes, written_bytes=written)
+            self._count(compactions=1, read_bytes=job.input_bytes, written_bytes=written)
             report = CompactionReport(
-                report.merges + 1, report.read_bytes + job.input_bytes, report.written_bytes + written
+                report.compactions + 1, report.read_bytes + job.input_bytes, report.written_bytes + written
             )
         return report
 
     def _alone(self, job: CompactionJob) -> Edit:
-        if not self._merging.acquire(timeout=self._options.timeout_seconds):
+        if not self._one_at_a_time.acquire(timeout=self._options.timeout_seconds):
             raise CheckpointTimeoutError(
                 f"other compactions of the process took longer than {self._options.timeout_seconds:g} seconds",
                 where=self._where,
@@ -174,7 +176,7 @@ class Compactor:
         try:
             return job.run()
         finally:
-            self._merging.release()
+            self._one_at_a_time.release()
 
     def _discard_results(self, tables: Sequence[ManagedTable]) -> None:
         with self._lock:
@@ -183,12 +185,12 @@ class Compactor:
         for edit in gone:
             edit.discard()
 
-    def _count(self, *, merges: int = 0, read_bytes: int = 0, written_bytes: int = 0, failures: int = 0) -> None:
+    def _count(self, *, compactions: int = 0, read_bytes: int = 0, written_bytes: int = 0, failures: int = 0) -> None:
         with self._lock:
             old = self._metrics
             self._metrics = replace(
                 old,
-                merges=old.merges + merges,
+                compactions=old.compactions + compactions,
                 read_bytes=old.read_bytes + read_bytes,
                 written_bytes=old.written_bytes + written_bytes,
                 failures=old.failures + failures,

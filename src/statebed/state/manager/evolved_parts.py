@@ -29,11 +29,11 @@ from statebed.state.evolution.evolve import Difference, evolve
 from statebed.state.global_keyed.table import StoredPart
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.live import tombstones
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 
 
 @dataclass(frozen=True)
-class Evolved:
+class EvolvedTable:
     """Definition and parts that a table is restored with."""
 
     config: pb.TableConfig
@@ -42,7 +42,7 @@ class Evolved:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class PartsByVersion:
     """Parts of a table, separated by the version that defined it."""
 
     present: Sequence[StoredPart]
@@ -51,29 +51,34 @@ class Shapes:
     """Earlier definition, or None if there is none."""
 
 
-def by_shape(parts: Iterable[StoredPart], earlier: pb.TableConfig | None) -> Shapes:
-    """Separate the parts of a table that are stored as an earlier version defined it."""
-    if earlier is None:
-        return Shapes(list(parts))
-    found: tuple[list[StoredPart], list[StoredPart]] = ([], [])
-    for part in parts:
-        found[is_earlier(part.config, earlier)].append(part)
-    return Shapes(*found, earlier)
+def by_shape(parts: Iterable[StoredPart], earlier: Sequence[pb.TableConfig]) -> PartsByVersion:
+    """Separate the parts of a table that are stored as one of several earlier versions defined it."""
+    found = list(parts)
+    config = next((one for part in found if (one := earlier_config(part.config, earlier)) is not None), None)
+    if config is None:
+        return PartsByVersion(found)
+    old = [part for part in found if _is_earlier(part.config, config)]
+    return PartsByVersion([part for part in found if not _is_earlier(part.config, config)], old, config)
 
 
-def is_earlier(stored: pb.TableConfig, earlier: pb.TableConfig) -> bool:
+def earlier_config(stored: pb.TableConfig, earlier: Sequence[pb.TableConfig]) -> pb.TableConfig | None:
+    """Return the earlier definition that a table is stored with, or None if it has the current one."""
+    return next((config for config in earlier if _is_earlier(stored, config)), None)
+
+
+def _is_earlier(stored: pb.TableConfig, earlier: pb.TableConfig) -> bool:
     """Return whether a table has its earlier definition: multiset tables were keyed tables with lists."""
     lists = {field.name for field in schema_from_bytes(earlier.keyed.schema)}
     columns = {field.name for field in schema_from_bytes(stored.keyed.schema)}
     return stored.keyed.prefix_columns == earlier.keyed.prefix_columns and lists <= columns
 
 
-def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> Evolved:
+def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> EvolvedTable:
     """Adapt the program's definition and the parts of all subtasks to each other; raise an error if they are
     incompatible.
     """
     if not parts or wanted.WhichOneof("kind") == "global_keyed":
-        return Evolved(wanted, tuple(parts))
+        return EvolvedTable(wanted, tuple(parts))
     where = f"table {wanted.name!r}"
     stored = parts[0].config
     if any(_definition(part.config) != _definition(stored) for part in parts):
@@ -85,13 +90,13 @@ def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> Evolved:
     schemas = merge_schema_lists((part.part.schemas for part in parts), where=where)
     evolution = evolve(wanted, stored=stored, schemas=schemas)
     if _definition(evolution.config) == _definition(stored):
-        return Evolved(evolution.config, tuple(parts))
+        return EvolvedTable(evolution.config, tuple(parts))
     current = file_schema(evolution.config)
     defaults = defaults_from_bytes(_kind_of(evolution.config).defaults)
     known = register_schema(schemas, current)[1] if schemas else schemas
-    return Evolved(
+    return EvolvedTable(
         evolution.config,
-        tuple(replace(one, part=_rewritten(one.part, known, current, defaults, where=where)) for one in parts),
+        tuple(replace(part, part=_rewritten(part.part, known, current, defaults, where=where)) for part in parts),
         evolution.differences,
     )
 
@@ -117,7 +122,7 @@ def _rewritten(
     del changed.schemas[:]
     changed.schemas.extend(schemas)
     del changed.tombstones[:]
-    changed.tombstones.extend(_adapted(one, current, defaults, where=where) for one in part.tombstones)
+    changed.tombstones.extend(_adapted(tombstone, current, defaults, where=where) for tombstone in part.tombstones)
     return changed
 
 
@@ -130,7 +135,7 @@ def _adapted(
         return tombstone
     rows = tombstones.rows_of(tombstone)
     there = {field_id(field) for field in rows.schema}
-    gone = [field.name for field in rows.schema if field_id(field) not in {field_id(one) for one in current}]
+    gone = [field.name for field in rows.schema if field_id(field) not in {field_id(column) for column in current}]
     if gone:
         raise IncompatibleSchemaError(
             f"the columns {gone} are dropped, but rows deleted by their values are still in files",
@@ -139,7 +144,9 @@ def _adapted(
         )
     never = {BIN, KEY_HASH, TIME, SEQUENCE}
     wanted = [
-        field for field in current if field_id(field) in there or (kind is Deleted.VALUE and field.name not in never)
+        field
+        for field in current
+        if field_id(field) in there or (kind is DeletionKind.VALUE and field.name not in never)
     ]
     adapted = adapt(rows, rows.schema, pa.schema(wanted), defaults)
     return tombstones.of_rows(kind, adapted, sequence=tombstone.sequence, owned=tombstone.owned)

@@ -1,5 +1,6 @@
 """Adapters of all kinds of tables to the interface that their manager uses."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +56,7 @@ class TableClock:
 
 
 def _latest(*moments: int | None) -> int | None:
-    return max((one for one in moments if one is not None), default=None)
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def owner_of(task: TaskInfo, table: str) -> str:
@@ -109,10 +110,10 @@ class ManagedTable(Protocol):
     def advance(self, moment: TableClock) -> None:
         """Expire rows."""
 
-    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> Any:
+    def take_changes(self, epoch: int, most_compacted_bytes: int, /) -> Any:
         """Take the immutable changes, with an attribute `commit_data`, that the checkpoint of an epoch stores.
 
-        If the checkpoint has to compact files itself, it is limited to about `most_merged_bytes`.
+        If the checkpoint has to compact files itself, it is limited to about `most_compacted_bytes`.
         """
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
@@ -185,7 +186,7 @@ class RowChanges:
     commit_data: tuple[bytes, ...] = ()
 
 
-class _RowTable(Generic[V]):
+class _RowTable(ABC, Generic[V]):
     """Common base of keyed and time-keyed tables."""
 
     def __init__(self, view: V, config: pb.TableConfig, task: TaskInfo, store: InFlight) -> None:
@@ -193,6 +194,32 @@ class _RowTable(Generic[V]):
         self.config = config
         self._task = task
         self._store = store
+
+    def apply(self, data: Data) -> None:
+        if not isinstance(data, RecordBatch):
+            raise self._not_taken(data)
+        keys, values = self._names()
+        match data.operation:
+            case Insert():
+                self._insert(data)
+            case DeleteKey():
+                self.view.delete(self._columns(data, keys))
+            case DeleteTimeKey():
+                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
+            case DeleteValue():
+                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
+            case DeleteTimeRange(start_us, end_us):
+                self.view.delete_times(start_us, end_us)
+            case _:
+                assert_never(data.operation)
+
+    @abstractmethod
+    def _insert(self, data: RecordBatch) -> None:
+        """Add the rows of a batch."""
+
+    @abstractmethod
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Return the names of the key columns and of the value columns."""
 
     def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
         return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None, alone=alone)
@@ -220,7 +247,7 @@ class _RowTable(Generic[V]):
     def close(self, reason: str) -> None:
         self.view.close(reason)
 
-    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> RowChanges:
+    def take_changes(self, epoch: int, most_compacted_bytes: int, /) -> RowChanges:
         view, name_of, index = self.view, self._namer(epoch), self._task.subtask_index
         if isinstance(view, KeyedView):
             taken = view.take()
@@ -233,7 +260,7 @@ class _RowTable(Generic[V]):
         rows = view.take()
         write_rows = partial(view.write, rows, name_of, announce=self._store.announce)
         return RowChanges(
-            lambda: write_rows(most_bytes=most_merged_bytes, subtask_index=index), partial(view.abandon, rows)
+            lambda: write_rows(most_bytes=most_compacted_bytes, subtask_index=index), partial(view.abandon, rows)
         )
 
     def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
@@ -289,7 +316,7 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
             config,
             owned=task.owned,
             store=store,
-            parts=[one.part for one in parts],
+            parts=[stored_part.part for stored_part in parts],
             tiers=tiers,
             owner=owner_of(task, config.name),
             combine=combine,
@@ -297,24 +324,12 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
         )
         super().__init__(view, config, task, store)
 
-    def apply(self, data: Data) -> None:
-        if not isinstance(data, RecordBatch):
-            raise self._not_taken(data)
-        keys = [key.name for key in self.view.table.keys]
-        values = [value.name for value in self.view.table.values]
-        match data.operation:
-            case Insert():
-                self.view.append(data.batch)
-            case DeleteKey():
-                self.view.delete(self._columns(data, keys))
-            case DeleteTimeKey():
-                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
-            case DeleteValue():
-                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
-            case DeleteTimeRange(start_us, end_us):
-                self.view.delete_times(start_us, end_us)
-            case _:
-                assert_never(data.operation)
+    def _insert(self, data: RecordBatch) -> None:
+        self.view.append(data.batch)
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        table = self.view.table
+        return [key.name for key in table.keys], [value.name for value in table.values]
 
     def advance(self, moment: TableClock) -> None:
         if moment.watermark_us is not None:
@@ -341,31 +356,20 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
         tiers: Tiers,
         cache: HostCache | None = None,
     ) -> None:
-        stored = [one.part for one in parts]
+        stored = [stored_part.part for stored_part in parts]
         owner = owner_of(task, config.name)
         view = KeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner, cache=cache)
         super().__init__(view, config, task, store)
 
-    def apply(self, data: Data) -> None:
-        if not isinstance(data, RecordBatch):
-            raise self._not_taken(data)
+    def _insert(self, data: RecordBatch) -> None:
+        keys, values = self._names()
+        timed = self.view.table.clock is TimeToLiveClock.EVENT_TIME
+        times = self._columns(data, [TIME]).column(0) if timed else None
+        self.view.upsert(self._columns(data, keys), self._columns(data, values), times=times)
+
+    def _names(self) -> tuple[list[str], list[str]]:
         table = self.view.table
-        keys, values = list(table.key_schema.names), list(table.value_schema.names)
-        match data.operation:
-            case Insert():
-                timed = table.clock is TimeToLiveClock.EVENT_TIME
-                times = self._columns(data, [TIME]).column(0) if timed else None
-                self.view.upsert(self._columns(data, keys), self._columns(data, values), times=times)
-            case DeleteKey():
-                self.view.delete(self._columns(data, keys))
-            case DeleteTimeKey():
-                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
-            case DeleteValue():
-                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
-            case DeleteTimeRange(start_us, end_us):
-                self.view.delete_times(start_us, end_us)
-            case _:
-                assert_never(data.operation)
+        return list(table.key_schema.names), list(table.value_schema.names)
 
     def leave_alone(self, epoch: int) -> None:
         self.view.leave_alone(epoch)
@@ -401,3 +405,21 @@ def managed(
             return ManagedTimeKeyedTable(config, task, in_flight, parts, tiers=tiers, combine=combine, cache=cache)
         case _:
             return ManagedGlobalTable(config, task, in_flight, parts, tiers=tiers)
+
+
+def link_dependents(tables: Mapping[str, ManagedTable], *, where: str) -> None:
+    """Connect the tables that expire with another one to it (`expires_with` of their configurations)."""
+    for name, table in tables.items():
+        source = table.config.keyed.expires_with if table.config.WhichOneof("kind") == "keyed" else ""
+        if not source:
+            continue
+        other = tables.get(source)
+        assert isinstance(table, ManagedKeyedTable)
+        if not isinstance(other, ManagedKeyedTable) or other.view.table.key_schema != table.view.table.group_schema:
+            raise InputError(
+                f"the table {name!r} expires with {source!r}, which must be a keyed table of the same operator "
+                f"with the keys {table.view.table.group_schema.names}",
+                where=where,
+                fix=f"configure {source!r} with these keys, or leave `expires_with` out",
+            )
+        other.view.dependents.append(table.view)

@@ -43,4 +43,4 @@ class ManagerOptions:
         modes = "give CompactionMode.BACKGROUND, IN_LINE or OFF"
         check_kind(self.compaction, CompactionMode, "compaction", where=where, fix=modes)
         if min(numbers) < 1 or self.timeout_seconds <= 0:
-            raise InputError(f"the options {self} do not allow anything to be stored", where=where, fix=fix)
+            raise InputError(f"numbers and timeout_seconds must be positive, got {self}", where=where, fix=fix)

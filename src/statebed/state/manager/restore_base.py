@@ -34,22 +34,24 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
         fix = "pass the result of each checkpoint: its future's result()"
         check_kind(one, CheckpointCompleted, "result of a subtask", where="operator_entry", fix=fix)
     first = completed[0]
-    indices = sorted(one.task.subtask_index for one in completed)
-    alike = {(one.task.job_id, one.task.operator_id, one.task.parallelism, one.epoch) for one in completed}
+    indices = sorted(result.task.subtask_index for result in completed)
+    alike = {
+        (result.task.job_id, result.task.operator_id, result.task.parallelism, result.epoch) for result in completed
+    }
     if len(alike) > 1 or indices != list(range(first.task.parallelism)):
         raise SubtaskError(
             f"got results of the subtasks {indices} at parallelism {first.task.parallelism}, for {sorted(alike)}",
             where=first.task.where,
             fix="pass one result of every subtask, all of one operator and epoch",
         )
-    watermarks = [one.watermark_us for one in completed]
-    known = [one for one in watermarks if one is not None]
+    watermarks = [result.watermark_us for result in completed]
+    known = [watermark for watermark in watermarks if watermark is not None]
     return pb.OperatorEntry(
         operator_id=first.task.operator_id,
         parallelism=first.task.parallelism,
-        subtasks=[one.reference for one in sorted(completed, key=lambda one: one.task.subtask_index)],
+        subtasks=[result.reference for result in sorted(completed, key=lambda result: result.task.subtask_index)],
         output_watermark_us=min(known) if known and len(known) == len(watermarks) else None,
-        then_stop=all(one.then_stop for one in completed),
+        then_stop=all(result.then_stop for result in completed),
     )
 
 
@@ -145,16 +147,16 @@ def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointM
     )
 
 
-def check_given(
+def check_arguments(
     task: TaskInfo, configs: Mapping[str, pb.TableConfig], store: ObjectStore, combines: Mapping[str, Combine]
 ) -> None:
     """Check the arguments of a manager."""
     check_configs(configs)
     if not hasattr(store, "put_if_absent"):
         raise InputError(
-            f"the store is of type {type(store).__name__}",
+            f"the store must be an ObjectStore, got {type(store).__name__}",
             where=task.where,
-            fix="pass an ObjectStore: get_storage_provider(url) makes one, ScopedStore is the job's folder in it",
+            fix="pass get_storage_provider(url), or a ScopedStore for the job's folder in it",
         )
     kinds = {name: config.WhichOneof("kind") for name, config in configs.items()}
     wrong = sorted(name for name in combines if kinds.get(name) != "time_keyed")

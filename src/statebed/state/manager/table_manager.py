@@ -27,7 +27,7 @@ from statebed.state.deadlines import wait_until_durable, wait_until_ended
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
-from statebed.state.manager.checkpoints import Order, StoredCheckpoints
+from statebed.state.manager.checkpoints import StoredCheckpoints, TakenCheckpoint
 from statebed.state.manager.compaction import CompactionReport, Compactor
 from statebed.state.manager.evolved_parts import by_shape, evolved
 from statebed.state.manager.in_flight import InFlight
@@ -36,11 +36,12 @@ from statebed.state.manager.managed_tables import (
     ManagedTable,
     ManagedTimeKeyedTable,
     TableClock,
+    link_dependents,
     managed,
 )
 from statebed.state.manager.options import ManagerOptions
 from statebed.state.manager.restore_base import (
-    check_given,
+    check_arguments,
     check_stored,
     checked_epochs,
     commit_data_of,
@@ -82,9 +83,9 @@ class TableManager:
         tiers: Tiers | None = None,
         combines: Mapping[str, Combine] | None = None,
         edits: Sequence[bytes] = (),
-        merging_epoch: int | None = None,
+        compacting_epoch: int | None = None,
         cache: HostCache | None = None,
-        earlier: Mapping[str, pb.TableConfig] | None = None,
+        earlier: Mapping[str, Sequence[pb.TableConfig]] | None = None,
     ) -> None:
         """Restore the tables from a record, or start with empty ones.
 
@@ -92,13 +93,13 @@ class TableManager:
         - `tiers`: memory budget and local disk; by default those that all tables of the process share.
         - `combines`: functions that reduce rows of time-keyed tables with the same key and time in new files.
         - `edits`: results of compactions of files of this record or an earlier one; those that still apply are applied.
-        - `merging_epoch`: files of epochs up to this one are being compacted elsewhere; checkpoints leave them alone if
-          they can.
+        - `compacting_epoch`: files of epochs up to this one are being compacted elsewhere; checkpoints leave them alone
+          if they can.
         - `cache`: cache shared by the processes of this host; files are read from it, and new files are added.
-        - `earlier`: keyed tables as earlier versions defined them, by name. If the restored state has such a table, it
-          must be migrated with `upgrade` before the first checkpoint.
+        - `earlier`: keyed tables as earlier versions defined them, by name, the newest version first. If the restored
+          state has such a table, it must be migrated with `upgrade` before the first checkpoint.
         """
-        check_given(task, configs, store, combines or {})
+        check_arguments(task, configs, store, combines or {})
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
         self._store, self._on_completed = store, on_completed
@@ -108,28 +109,33 @@ class TableManager:
         check_stored(parts.values(), configs, task)
         stored = stored_alike(base, parts, task)
         parts, self.edits_applied = edited(parts, edits)
-        shapes = {name: by_shape(parts_of(parts, name).values(), (earlier or {}).get(name)) for name in sorted(configs)}
+        shapes = {
+            name: by_shape(parts_of(parts, name).values(), (earlier or {}).get(name, ())) for name in sorted(configs)
+        }
         found = {name: evolved(configs[name], shape.present) for name, shape in shapes.items()}
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
         """Accepted differences between the program's and the stored definitions, by table."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         make = partial(managed, task=task, in_flight=self._in_flight, tiers=self._tiers, cache=cache)
         combine = (combines or {}).get
-        self._tables = {name: make(one.config, one.parts, combine=combine(name)) for name, one in found.items()}
+        self._tables = {
+            name: make(restored.config, restored.parts, combine=combine(name)) for name, restored in found.items()
+        }
         self._earlier = {
-            name: make(one.config, one.parts, combine=None)
+            name: make(restored.config, restored.parts, combine=None)
             for name, shape in shapes.items()
             if shape.config is not None and shape.earlier
-            for one in [evolved(shape.config, shape.earlier)]
+            for restored in [evolved(shape.config, shape.earlier)]
         }
+        link_dependents(self._tables, where=task.where)
         self._moment = TableClock(None, None)
         if restore_from is not None:
             self._moment = TableClock(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
             for table in (*self._tables.values(), *self._earlier.values()):
                 table.advance(self._moment)
-        if merging_epoch is not None:
+        if compacting_epoch is not None:
             for table in self._tables.values():
-                table.leave_alone(merging_epoch)
+                table.leave_alone(compacting_epoch)
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
         self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
@@ -145,7 +151,9 @@ class TableManager:
             timeout_seconds=self._options.timeout_seconds,
         )
         self._checkpoints = StoredCheckpoints(task, self._tables, store, self._uploads, stored=stored)
-        self._compactor = Compactor(tuple(self._tables.values()), self._options, merging=self._tiers.merging, task=task)
+        self._compactor = Compactor(
+            tuple(self._tables.values()), self._options, compacting=self._tiers.compacting, task=task
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
 
     def __enter__(self) -> Self:
@@ -249,9 +257,9 @@ class TableManager:
         chosen = [self._table(name) for name in tables or self._tables]
         seconds, where = self._options.timeout_seconds, self.task.where
         durable = partial(wait_until_durable, dict(self._under_way), seconds=seconds, where=where)
-        return self._compactor.ask(chosen, when_durable=durable)
+        return self._compactor.request(chosen, when_durable=durable)
 
-    def merge_apart(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
+    def compact_to_edits(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
         """Compact due files of these tables, or of all tables if none is named, for managers that are restored later.
 
         The result is passed to them as `edits`. At most about `most_bytes` are compacted; None: all files that can be
@@ -259,9 +267,9 @@ class TableManager:
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
-        merged = self._compactor.merge_apart(chosen, most_bytes=most_bytes)
+        edits = self._compactor.compact_to_edits(chosen, most_bytes=most_bytes)
         live = {table.config.name: table.live_paths for table in chosen}
-        return stored_edits(merged, self.task, run=run, put=self._in_flight.upload, live=live)
+        return stored_edits(edits, self.task, run=run, put=self._in_flight.upload, live=live)
 
     @property
     def due_bytes(self) -> int:
@@ -291,7 +299,7 @@ class TableManager:
             tables={name: table.statistics() for name, table in self._tables.items()},
             memory=self._tiers.memory.snapshot(),
             checkpoints=self._checkpoints.spans,
-            pending_checkpoints=sum(not one.done() for one in self._under_way.values()),
+            pending_checkpoints=sum(not checkpoint.done() for checkpoint in self._under_way.values()),
             upload_bytes=self._uploads.in_flight_bytes,
             compaction=self._compactor.metrics(),
         )
@@ -309,7 +317,7 @@ class TableManager:
         table = self._table(name)
         if not isinstance(table, kind):
             raise UnknownTableError(
-                f"the table {name!r} is of the kind {table.config.WhichOneof('kind')}",
+                f"the table {name!r} is a {table.config.WhichOneof('kind')} table, which this method does not open",
                 where=self.task.where,
                 fix="use get_global_keyed_state for global keyed tables, get_keyed and get_time_keyed for the others",
             )
@@ -360,9 +368,11 @@ class TableManager:
         if then_stop:
             self._shut("it was stopped with its last checkpoint")
         seconds = clock.perf_counter() - start
-        order = Order(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
+        order = TakenCheckpoint(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
         answer = self._thread.submit(self._run, order)
-        self._under_way = {number: one for number, one in self._under_way.items() if not one.done()} | {epoch: answer}
+        self._under_way = {
+            number: checkpoint for number, checkpoint in self._under_way.items() if not checkpoint.done()
+        } | {epoch: answer}
         return answer
 
     def _later(self, watermark: Time, time: Time) -> TableClock:
@@ -374,7 +384,7 @@ class TableManager:
             for table in self._tables.values():
                 table.advance(moment)
             most = self._options.max_compaction_bytes
-            return {name: one.take_changes(epoch, most) for name, one in self._tables.items()}
+            return {name: managed_table.take_changes(epoch, most) for name, managed_table in self._tables.items()}
         except BaseException as error:
             # Tables before the failed one have already handed over their changes.
             self._failure = error
@@ -397,7 +407,7 @@ class TableManager:
         """
         self._shut("its manager was closed")
         self._thread.shutdown(wait=False)
-        running = [(f"the checkpoint of epoch {epoch}", one) for epoch, one in self._under_way.items()]
+        running = [(f"the checkpoint of epoch {epoch}", checkpoint) for epoch, checkpoint in self._under_way.items()]
         left = "memory and local files of its tables"
         wait_until_ended(running, seconds=self._options.timeout_seconds, where=self.task.where, left=left)
         self._compactor.close()
@@ -406,7 +416,7 @@ class TableManager:
         for table in self._tables.values():
             table.release()
 
-    def _run(self, order: Order) -> CheckpointCompleted:
+    def _run(self, order: TakenCheckpoint) -> CheckpointCompleted:
         try:
             self._check_no_failure()
             completed = self._checkpoints.store(order)

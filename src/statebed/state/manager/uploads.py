@@ -34,7 +34,7 @@ class Uploads:
             self._in_flight += upload.size
         begun = self._pool.submit(self._put, upload)
         self._waiting.append(begun)
-        self._begun = [*(one for one in self._begun if not one[1].done()), (upload.path, begun)]
+        self._begun = [*(running for running in self._begun if not running[1].done()), (upload.path, begun)]
 
     def finish(self) -> None:
         """Return when everything submitted is durable, or raise the first failure."""

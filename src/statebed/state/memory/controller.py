@@ -87,7 +87,7 @@ Spill = Callable[[], bool | None]
 
 
 @dataclass
-class Offer:
+class SpillOffer:
     """A segment in memory that may be moved to disk."""
 
     number: int
@@ -194,8 +194,9 @@ class MemoryController:
         self._groups: dict[str, str] = {}
         if budget <= 0 or not 0 < low <= high <= 1:
             raise InputError(
-                f"invalid memory budget of {budget} bytes with watermarks {low} and {high}",
-                fix="pass a budget above 0, and watermarks 0 < low <= high <= 1",
+                f"the memory budget must be positive and its watermarks 0 < low <= high <= 1, got {budget} bytes, "
+                f"low={low} and high={high}",
+                fix="pass a number of bytes, for example 64 << 20",
             )
         if sum(self._guarantees.values()) > budget:
             raise InputError(
@@ -210,7 +211,7 @@ class MemoryController:
         self._changed = threading.Condition(threading.RLock())
         self._accounts: Counter[Account] = Counter()
         self._holders: dict[Root, list[Account]] = {}
-        self._offers: dict[int, Offer] = {}
+        self._offers: dict[int, SpillOffer] = {}
         self._numbers, self._clock = itertools.count(1), itertools.count(1)
         self._under_pressure = False
         self._spilling = self._used = self._peak = self._noted = 0
@@ -261,13 +262,13 @@ class MemoryController:
         with reservation:
             yield fits
 
-    def offer(self, owner: str, nbytes: int, spill: Spill) -> Offer:
+    def offer(self, owner: str, nbytes: int, spill: Spill) -> SpillOffer:
         """Offer a segment for eviction.
 
         `spill` moves the segment and releases its charges, returns False if the segment is in use, or raises. Any
         thread may call it. The offer ends when the segment has been moved.
         """
-        offer = Offer(next(self._numbers), owner, nbytes, spill, next(self._clock), self._clock)
+        offer = SpillOffer(next(self._numbers), owner, nbytes, spill, next(self._clock), self._clock)
         with self._changed:
             self._offers[offer.number] = offer
         return offer
@@ -276,12 +277,12 @@ class MemoryController:
         """Return a position in time, to mark several segments as used together."""
         return next(self._clock)
 
-    def resize(self, offer: Offer, nbytes: int) -> None:
+    def resize(self, offer: SpillOffer, nbytes: int) -> None:
         """Update the size of an offered segment."""
         with self._changed:
             offer.nbytes = nbytes
 
-    def withdraw(self, offer: Offer) -> None:
+    def withdraw(self, offer: SpillOffer) -> None:
         """Withdraw an offer, because the segment is gone or wanted in memory. It may already be moving."""
         with self._changed:
             self._offers.pop(offer.number, None)
@@ -335,7 +336,7 @@ class MemoryController:
                 events=dict(self._events),
             )
 
-    def _next_victim(self, busy: Container[int]) -> Offer | None:
+    def _next_victim(self, busy: Container[int]) -> SpillOffer | None:
         staying = self._used - self._spilling
         if self._used > self.high_bytes:
             self._under_pressure = True
@@ -362,7 +363,7 @@ class MemoryController:
     def _must_wait(self) -> bool:
         return self._used > self.budget and self._spilling > 0
 
-    def _move(self, victim: Offer) -> bool:
+    def _move(self, victim: SpillOffer) -> bool:
         """Move one segment, on this thread and with no lock held. Return False if it is in use."""
         self._moving.now = True
         outcome = "failed_spills"

@@ -38,7 +38,7 @@ def choose_victims(
     ['bids']
     """
     left = dict(used or {})
-    waiting = sorted(candidates, key=lambda one: (one.last_used, -one.nbytes, one.number))
+    waiting = sorted(candidates, key=lambda candidate: (candidate.last_used, -candidate.nbytes, candidate.number))
     chosen: list[Candidate] = []
     freed = 0
     while waiting and freed < to_free:
@@ -61,6 +61,10 @@ def borrowed(used: Mapping[str, int], guarantees: Mapping[str, int]) -> dict[str
 def _next_victim(
     coldest_first: Sequence[Candidate], used: Mapping[str, int], guarantees: Mapping[str, int]
 ) -> Candidate | None:
-    above = (one for one in coldest_first if 0 < guarantees.get(one.owner, 0) < used.get(one.owner, 0))
-    without = (one for one in coldest_first if not guarantees.get(one.owner, 0))
+    above = (
+        candidate
+        for candidate in coldest_first
+        if 0 < guarantees.get(candidate.owner, 0) < used.get(candidate.owner, 0)
+    )
+    without = (candidate for candidate in coldest_first if not guarantees.get(candidate.owner, 0))
     return next(itertools.chain(above, without), None)

@@ -25,7 +25,7 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
 _malloc_trim = _of_glibc("malloc_trim")
 _mallopt = _of_glibc("mallopt")
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 _SMALL_BUDGET = 256 << 20
 _PART = 64
@@ -44,13 +44,16 @@ def keep_pages(budget: int) -> None:
 
     The C library keeps a small part of the budget. By default it adapts to the first large arrays that are freed, and
     may end up returning everything after each batch. If the budget is small, pyarrow uses the C library too: its
-    default allocator keeps about as much as was ever in use, which would be most of the memory of such a process. Has
-    no effect if the user has configured the allocator, or with other C libraries.
+    default allocator keeps about as much as was ever in use, which would be most of the memory of such a process. All
+    threads then share one arena. Has no effect if the user has configured the allocator, or with other C libraries.
     """
     if _mallopt is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
     kept, small = min(max(_LEAST, budget // _PART), _MOST), budget < _SMALL_BUDGET
     _mallopt(_M_MMAP_THRESHOLD, kept)
     _mallopt(_M_TRIM_THRESHOLD, kept if small else 2 * kept)
+    if small and "MALLOC_ARENA_MAX" not in os.environ:
+        # Otherwise each thread that loads, writes or compacts keeps freed memory of its own.
+        _mallopt(_M_ARENA_MAX, 1)
     if small and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.errors import CorruptObjectError
-from statebed.state.tiers.spill_files import LOST_FIX, Checksummed, new_descriptor, spill_errors
+from statebed.state.tiers.spill_files import LOST_FIX, ChecksummedWriter, new_descriptor, spill_errors
 from statebed.state.tiers.spill_folder import SpillFolder
 
 Values = npt.NDArray[np.generic]
@@ -122,12 +122,12 @@ class ColumnFileWriter:
         with spill_errors(path):
             self.descriptor = new_descriptor(path, os.O_RDWR)
         self._kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
-        self._fixed: dict[str, Checksummed] = {}
+        self._fixed: dict[str, ChecksummedWriter] = {}
         end = 0
         for name, kind in self._kinds.items():
-            self._fixed[name] = Checksummed(self.descriptor, end)
+            self._fixed[name] = ChecksummedWriter(self.descriptor, end)
             end += -(-most * kind.itemsize // _ALIGNED) * _ALIGNED
-        self._stream = Checksummed(self.descriptor, end)
+        self._stream = ChecksummedWriter(self.descriptor, end)
         self._others: pa.RecordBatchStreamWriter | None = None
 
     @classmethod
@@ -188,7 +188,7 @@ class ColumnFileWriter:
                 )
             )
             tail = _TAIL.pack(len(directory), int(google_crc32c.value(directory)), _MAGIC)
-            Checksummed(self.descriptor, stream.start + stream.size).write(directory + tail)
+            ChecksummedWriter(self.descriptor, stream.start + stream.size).write(directory + tail)
         self._finished = True
 
     def finish(self) -> SpilledColumns:

@@ -16,7 +16,7 @@ from statebed.arrays.key_hash import Hashes
 from statebed.arrays.mutable import Rows
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH
-from statebed.state.memory.controller import MemoryController, Offer, Purpose, Reservation
+from statebed.state.memory.controller import MemoryController, Purpose, Reservation, SpillOffer
 from statebed.state.tiers.hash_index import HashIndex
 from statebed.state.tiers.selection import Selection
 
@@ -66,7 +66,7 @@ class RowIndex:
 class IndexedRows:
     """Rows in memory, and their index if it pays. Thread-safe."""
 
-    def __init__(self, table: pa.Table, memory: MemoryController, *, owner: str, offer: Offer) -> None:
+    def __init__(self, table: pa.Table, memory: MemoryController, *, owner: str, offer: SpillOffer) -> None:
         """Wrap rows in memory. `offer` is their offer for eviction, which includes the index."""
         self.table = table
         self._memory = memory

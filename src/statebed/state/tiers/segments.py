@@ -17,13 +17,13 @@ from statebed.errors import InputError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.segment import SegmentSpec, encode_segment
-from statebed.state.memory.controller import Hold, Offer, Purpose
+from statebed.state.memory.controller import Hold, Purpose, SpillOffer
 from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.tiers.row_index import IndexedRows
 from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema, with_row_schema
 from statebed.state.tiers.spill_cache import CachedFile
 from statebed.state.tiers.spill_files import ParquetFile, RowGroups, StoredFile, write_copy, write_parquet
-from statebed.state.tiers.tier import Tier, Uses, spanned
+from statebed.state.tiers.tier import Tier, UseCounts, spanned
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore, put_verified
 
@@ -44,7 +44,7 @@ class Segment:
         self._lock = threading.RLock()
         self._resident: IndexedRows | None = None
         self._hold: Hold | None = None
-        self._offer: Offer | None = None
+        self._offer: SpillOffer | None = None
         self._local: ParquetFile | None = None
         self._counted: ParquetFile | None = None
         self._cached: CachedFile | None = None
@@ -61,7 +61,7 @@ class Segment:
         self.rows = int(entry.rows)
         self.nbytes = int(entry.size)
         """Bytes of the rows in memory, or the size of the file if they have never been in memory."""
-        self.uses = Uses()
+        self.uses = UseCounts()
         self.leave: Callable[[], bool] = self.spill
         """Called under memory pressure to move the rows to disk. Returns False if they are in use and stay."""
 
@@ -281,32 +281,34 @@ class Segment:
             raise InputError(f"a segment of the table {self.spec.table!r} was read after it was closed")
         return stored
 
-    def _come_nearer(self) -> None:
+    def _come_nearer(self) -> bool:
         with self._lock:
             stored = self._stored
         if stored is not None and self.tier is Tier.STORE:
             self._fetch(stored)
         self.load()
+        return True
 
-    def _use_spare_memory(self) -> None:
+    def _use_spare_memory(self) -> bool:
         """Load the rows if they fit below the low watermark of the budget, unless reading them from where they are is
-        cheap.
+        cheap. Return whether they were loaded.
         """
         with self._lock:
             local, stored = self._local, self._stored
             resident = self._resident is not None
         if resident or self._closing or (local is None and stored is not None and stored.is_near):
-            return
+            return False
         nbytes = UNPACKED * (self.nbytes if local is None else local.size)
         with self._tiers.memory.try_reserve(self.owner, Purpose.READS, nbytes) as reserved:
             if not reserved:
-                return
+                return False
             # The reservation covers the rows while they are read.
             source = local or self._checked(stored)
             rows = with_row_schema(source.read(ALL_ROWS), self._schema)
         self._install(rows, self._tiers.memory.pin(self.owner, Purpose.SEGMENTS, rows))
         self.uses.prefetches += 1
         self._prefetched = True
+        return True
 
     def _join_prefetch(self) -> None:
         """Wait for a prefetch that has begun, and cancel one that has not."""
@@ -352,12 +354,12 @@ class Segment:
     def _leave(self) -> bool:
         return self.leave()
 
-    def _take_out_of_memory(self) -> tuple[Hold | None, Offer | None, IndexedRows | None]:
+    def _take_out_of_memory(self) -> tuple[Hold | None, SpillOffer | None, IndexedRows | None]:
         given_up = self._hold, self._offer, self._resident
         self._resident = self._hold = self._offer = None
         return given_up
 
-    def _release(self, hold: Hold | None, offer: Offer | None, resident: IndexedRows | None) -> None:
+    def _release(self, hold: Hold | None, offer: SpillOffer | None, resident: IndexedRows | None) -> None:
         if offer is not None:
             self._tiers.memory.withdraw(offer)
         if resident is not None:

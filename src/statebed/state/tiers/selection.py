@@ -89,7 +89,7 @@ class Selection:
         """Return ranges that cover all wanted hashes: one for each if there are few, otherwise one for all."""
         if self.hashes is None or not len(self.hashes):
             return []
-        ends = [(one, one) for one in self.hashes.tolist()]
+        ends = [(hash_value, hash_value) for hash_value in self.hashes.tolist()]
         if len(ends) > FEW_HASHES:
             ends = [(ends[0][0], ends[-1][1])]
         return [pb.HashRange(first=first, last=last) for first, last in ends]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -62,7 +62,7 @@ class Tiers:
         self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
         self._loading: dict[Future[bool], str] = {}
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
-        self.merging = threading.Lock()
+        self.compacting = threading.Lock()
         """Held by the thread that compacts files in the background: one at a time, so that compactions take little of
         the budget.
 
@@ -111,9 +111,9 @@ class Tiers:
         """Create the segment of a data file that exists only on local disk. The segment takes ownership of the file."""
         return Segment.on_disk(self, file, spec=spec, owner=owner)
 
-    def load_soon(self, load: Callable[[], Any], *, owner: str) -> "Future[bool]":
-        """Run `load` on a loader thread. This is only a hint: if too many loads are waiting, or after `close`, the
-        future is False.
+    def load_soon(self, load: Callable[[], bool], *, owner: str) -> "Future[bool]":
+        """Run `load`, which returns whether it has loaded anything, on a loader thread. This is only a hint: if too
+        many loads are waiting, or after `close`, the future is False.
         """
         refused: Future[bool] = Future()
         refused.set_result(False)
@@ -122,10 +122,9 @@ class Tiers:
 
         def run() -> bool:
             try:
-                load()
+                return load()
             finally:
                 self._places.release()
-            return True
 
         def ended(loading: "Future[bool]") -> None:
             self._loading.pop(loading, None)

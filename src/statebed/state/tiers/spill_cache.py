@@ -51,11 +51,13 @@ class LocalCache:
         with self._lock:
             self._files[file.number] = file
             files = self._files.copy()
-            too_much = sum(one.nbytes for one in files.values()) - self.capacity
+            too_much = sum(cached.nbytes for cached in files.values()) - self.capacity
             victims = [file]
             if self.fits(nbytes):
-                candidates = [Candidate(one.number, "", one.nbytes, one.last_used) for one in files.values()]
-                victims = [files[one.number] for one in choose_victims(candidates, to_free=too_much)]
+                candidates = [
+                    Candidate(cached.number, "", cached.nbytes, cached.last_used) for cached in files.values()
+                ]
+                victims = [files[candidate.number] for candidate in choose_victims(candidates, to_free=too_much)]
             for victim in victims:
                 self._files.pop(victim.number, None)
         for victim in victims:

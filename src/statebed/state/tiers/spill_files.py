@@ -167,7 +167,7 @@ def _chosen_groups(reader: SegmentReader, selection: Selection) -> list[int]:
     groups = set(reader.select_row_groups(owned=selection.owned, start_us=start, end_us=end))
     if selection.hashes is not None:
         wanted = selection.hash_ranges()
-        groups &= {group for one in wanted for group in reader.select_row_groups(owned=one)}
+        groups &= {group for hash_range in wanted for group in reader.select_row_groups(owned=hash_range)}
     return sorted(groups)
 
 
@@ -183,7 +183,7 @@ def write_mapped(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFol
 
     def write(descriptor: int) -> None:
         nonlocal size, checksum
-        written = Checksummed(descriptor, 0)
+        written = ChecksummedWriter(descriptor, 0)
         with pa.PythonFile(written, mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
             for table in pieces:
                 writer.write_table(table)
@@ -294,7 +294,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-class Checksummed:
+class ChecksummedWriter:
     """A part of a file that grows from `start` on, with the checksum of its bytes. pyarrow can write to it."""
 
     def __init__(self, descriptor: int, start: int) -> None:

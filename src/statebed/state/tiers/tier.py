@@ -22,7 +22,7 @@ class Tier(enum.Enum):
 
 
 @dataclass
-class Uses:
+class UseCounts:
     """Number of moves and reads of a segment. Counted without a lock, so a race may lose one."""
 
     spills: int = 0
@@ -43,7 +43,7 @@ class Uses:
         else:
             self.loads += 1
 
-    def add(self, other: "Uses") -> None:
+    def add(self, other: "UseCounts") -> None:
         """Add the counts of another segment."""
         self.spills += other.spills
         self.loads += other.loads

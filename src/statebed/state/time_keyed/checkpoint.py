@@ -29,7 +29,7 @@ from statebed.state.time_keyed.row_group import RowGroup
 from statebed.state.time_keyed.table_state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
 
-Written = tuple[LiveFiles, dict[str, Upload]]
+WrittenValues = tuple[LiveFiles, dict[str, Upload]]
 """Live files, and the uploads of new ones by path."""
 
 HARD_TOMBSTONES_IN_BUDGET = 4
@@ -63,7 +63,7 @@ def written(
         most_files=most_files,
         full_bytes=full_bytes(state.tiers),
         left_alone=whole,
-        most_bytes=_bytes_to_merge(state, live, most_bytes),
+        most_bytes=_bytes_to_compact(state, live, most_bytes),
         tombstone_bytes=tombstone_bytes_of(state.tiers),
     )
     job = state.job(choose, live)
@@ -96,13 +96,13 @@ def metadata_of(live: LiveFiles, *, subtask_index: int) -> pb.TableSubtaskCheckp
     )
 
 
-def _bytes_to_merge(state: TimeKeyedState, live: LiveFiles, most_bytes: int | None) -> int:
+def _bytes_to_compact(state: TimeKeyedState, live: LiveFiles, most_bytes: int | None) -> int:
     if tombstones.held_bytes(live.tombstones) > state.tiers.memory.budget // HARD_TOMBSTONES_IN_BUDGET:
         return ALL_BYTES
     return min(file_bytes(state.tiers), ALL_BYTES if most_bytes is None else most_bytes)
 
 
-def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> Written:
+def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> WrittenValues:
     """Apply edits whose inputs are all live as they were; discard the rest."""
     uploads: dict[str, Upload] = {}
     fresh = taken.spans()
@@ -119,7 +119,7 @@ def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_o
 
 def _edited(
     state: TimeKeyedState, live: LiveFiles, edit: Edit, name_of: NameOf, *, fresh: Sequence[pb.FileEntry] = ()
-) -> Written:
+) -> WrittenValues:
     """Replace the inputs of an edit by its outputs."""
     made = [state.staged_file(file, name_of) for file in edit.outputs]
     files = edit.applied_to(live.files, [entry for entry, _ in made])
@@ -127,7 +127,7 @@ def _edited(
     return live.without_idle_tombstones(fresh=fresh), {upload.path: upload for _, upload in made}
 
 
-def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> Written:
+def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> WrittenValues:
     if not taken.groups:
         return live.without_idle_tombstones(), {}
     applied = live.next_sequence - 1
@@ -169,6 +169,6 @@ def _file_of(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> Segment
 
 def _is_settled(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> bool:
     """Return whether all rows of a sorted group are visible, and none must be replaced or combined."""
-    if any(tombstones.may_hide(one, entry) for one in live.tombstones for entry in group.spans()):
+    if any(tombstones.may_hide(tombstone, entry) for tombstone in live.tombstones for entry in group.spans()):
         return False
     return not ((state.combines or state.generational) and group.repeats)

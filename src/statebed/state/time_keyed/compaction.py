@@ -61,7 +61,7 @@ def due_files(
     """
     if too_many_tombstones(live.tombstones, tombstone_bytes):
         return _within(hidden_in(live), most_bytes, least=1 if alone else 0)
-    groups = [like_sizes(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
+    groups = [smallest_files(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
     due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
     if not due:
         return ()
@@ -136,13 +136,14 @@ def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times:
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
     """Return the files that tombstones may hide rows of, the longest waiting first."""
-    by_age = sorted(live.tombstones, key=lambda one: one.sequence)
+    by_age = sorted(live.tombstones, key=lambda tombstone: tombstone.sequence)
     waiting = [
         (oldest, file)
         for file in live.files
-        if (oldest := next((one.sequence for one in by_age if tombstones.may_hide(one, file)), None)) is not None
+        if (oldest := next((marker.sequence for marker in by_age if tombstones.may_hide(marker, file)), None))
+        is not None
     ]
-    return [file for _, file in sorted(waiting, key=lambda one: (one[0], one[1].size, one[1].path))]
+    return [file for _, file in sorted(waiting, key=lambda entry: (entry[0], entry[1].size, entry[1].path))]
 
 
 def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) -> dict[int | None, list[pb.FileEntry]]:
@@ -151,11 +152,11 @@ def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) ->
     return _grouped((file for file in files if not is_full(file, full_bytes)), bucket_width(files, bin_us=bin_us))
 
 
-def like_sizes(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
+def smallest_files(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
     """Return the smallest files, up to the first that is much larger than all of them together."""
     chosen: list[pb.FileEntry] = []
     total = 0
-    for file in sorted(files, key=lambda one: (one.size, one.path)):
+    for file in sorted(files, key=lambda entry: (entry.size, entry.path)):
         if chosen and file.size > MUCH_LARGER * total:
             break
         chosen.append(file)

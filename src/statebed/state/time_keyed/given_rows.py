@@ -17,7 +17,7 @@ from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, res
 from statebed.state.arguments import check_rows
 from statebed.state.live.files import BEGINNING
 from statebed.state.live.row_set import RowSet, distinct
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 from statebed.state.memory.sizes import ArrowRows
 from statebed.state.time_keyed.table import TimeKeyedTable
 
@@ -54,17 +54,21 @@ class GivenRows:
         schema = pa.schema([field.remove_metadata() for field in self._table.file_schema])
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def deleted(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
+    def deleted(self, kind: DeletionKind, rows: ArrowRows) -> pa.Table:
         """Return the distinct rows of a tombstone: `_key_hash`, keys, and `_time` or values, with field ids."""
         return distinct(self._named(kind, rows), keys=self.keys)
 
     def key_set(self, keys: ArrowRows) -> RowSet:
         """Return the set of keys to look up; `keys` may contain duplicates."""
-        return RowSet(self._named(Deleted.KEY, keys), keys=self.keys)
+        return RowSet(self._named(DeletionKind.KEY, keys), keys=self.keys)
 
-    def _named(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
+    def _named(self, kind: DeletionKind, rows: ArrowRows) -> pa.Table:
         """Return the checked rows that identify rows to delete or to look up."""
-        names = {Deleted.KEY: self.keys, Deleted.TIME_KEY: [*self.keys, TIME], Deleted.VALUE: self.keys + self.values}
+        names = {
+            DeletionKind.KEY: self.keys,
+            DeletionKind.TIME_KEY: [*self.keys, TIME],
+            DeletionKind.VALUE: self.keys + self.values,
+        }
         if not names[kind]:
             raise InputError(
                 "the table has no columns that identify rows", where=self._where, fix="delete by time range"

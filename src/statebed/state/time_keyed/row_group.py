@@ -20,7 +20,7 @@ from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.segment import SegmentSpec
-from statebed.state.memory.controller import Hold, Offer, Purpose
+from statebed.state.memory.controller import Hold, Purpose, SpillOffer
 from statebed.state.memory.sizes import WASTE_FACTOR, copied, held_bytes, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.shared_tiers import Tiers
@@ -59,7 +59,7 @@ class RowGroup:
         self._gathering = threading.Lock()
         self._pieces: tuple[GroupPiece, ...] = ()
         self._runs: tuple[Segment, ...] = ()
-        self._offer: Offer | None = None
+        self._offer: SpillOffer | None = None
         self._repeats = False
         self.complete = False
         """Whether it accepts no more rows."""
@@ -85,7 +85,7 @@ class RowGroup:
     def rows(self) -> int:
         """Number of rows."""
         with self._lock:
-            return sum(int(one.rows.num_rows) for one in self._pieces) + sum(one.rows for one in self._runs)
+            return sum(int(piece.rows.num_rows) for piece in self._pieces) + sum(run.rows for run in self._runs)
 
     @property
     def loose_bytes(self) -> int:
@@ -100,7 +100,7 @@ class RowGroup:
     def spans(self) -> list[pb.FileEntry]:
         """Return the spans of its rows as file entries."""
         with self._lock:
-            return [*(one.entry for one in self._runs), *(one.entry for one in self._pieces)]
+            return [*(run.entry for run in self._runs), *(piece.entry for piece in self._pieces)]
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
         """Pin and return the current runs and the loose rows; the caller unpins each run."""
@@ -273,7 +273,7 @@ class RowGroup:
 
     def _move_to_disk(self, run: Segment) -> None:
         runs = self._runs
-        together = len(runs) > 1 and not self._pieces and all(one.tier is Tier.MEMORY for one in runs)
+        together = len(runs) > 1 and not self._pieces and all(sorted_run.tier is Tier.MEMORY for sorted_run in runs)
         if not (self.complete and together and run in runs):
             run.spill()
             return

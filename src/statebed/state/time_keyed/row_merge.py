@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.arrays.canonical_order import exact, is_sortable, sort_indices, sortable, told_apart
+from statebed.arrays.canonical_order import exact, is_sortable, sort_indices, sort_ties, sortable
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
 from statebed.arrays.mutable import column_of
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
@@ -52,7 +52,7 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
     if _is_strictly_ordered(rows):
         return rows
     rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
-    return told_apart(rows, spec.sort_columns, _values(spec)) if _may_repeat(rows) else rows
+    return sort_ties(rows, spec.sort_columns, _values(spec)) if _may_repeat(rows) else rows
 
 
 def ordered_parts(rows: pa.Table, spec: SegmentSpec, *, limit: int) -> Iterator[pa.Table]:
@@ -201,7 +201,7 @@ class _SourceHead:
 def _place(rows: pa.Table, row: int, spec: SegmentSpec) -> Place:
     place = [sortable(rows[name].slice(row, 1)) for name in spec.sort_columns]
     values = [exact(rows[name].slice(row, 1)) for name in _values(spec)]
-    return tuple(_comparable(one_chunk(one)) for one in (*place, *values))
+    return tuple(_comparable(one_chunk(column)) for column in (*place, *values))
 
 
 def _values(spec: SegmentSpec) -> list[str]:

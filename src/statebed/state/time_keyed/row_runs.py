@@ -46,7 +46,7 @@ def _places(runs: Sequence[pa.Table], cells: int) -> list[tuple[int, int]]:
     order = np.lexsort((every_hash, every_bin))
     reached = np.cumsum(np.concatenate(weights)[order])
     at = np.searchsorted(reached, reached[-1] * np.arange(1, cells) / cells)
-    return sorted({(int(every_bin[order[one]]), int(every_hash[order[one]])) for one in at})
+    return sorted({(int(every_bin[order[row]]), int(every_hash[order[row]])) for row in at})
 
 
 def _cuts(run: pa.Table, places: Sequence[tuple[int, int]]) -> list[int]:

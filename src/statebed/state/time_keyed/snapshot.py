@@ -147,7 +147,7 @@ class Snapshot:
     def _held_at_once(self, wanted: WantedRows) -> int:
         """Return the approximate maximum size of files and segments that are open during a merge."""
         spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
-        spans += [(one.entry, one.nbytes) for one in self.fresh]
+        spans += [(fresh_rows.entry, fresh_rows.nbytes) for fresh_rows in self.fresh]
         spans = [(file, nbytes) for file, nbytes in spans if wanted.may_be_in(file)]
         return max(
             (
@@ -189,7 +189,7 @@ class Snapshot:
         return Selection(owned=owned, start_us=first, end_us=end, hashes=wanted.key_hashes)
 
     def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: WantedRows) -> Iterator[pa.Table]:
-        hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)
+        hides = file is None or any(tombstones.may_hide(tombstone, file) for tombstone in self.live.tombstones)
         for rows in pieces:
             visible = self.deletions.visible(rows) if hides else np.ones(rows.num_rows, dtype=np.bool_)
             times = int64_values(rows[TIME])

@@ -34,7 +34,7 @@ from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetFile
-from statebed.state.tiers.tier import Tier, Uses
+from statebed.state.tiers.tier import Tier, UseCounts
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.cached_files import CachedFiles
 from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of
@@ -146,7 +146,7 @@ class TimeKeyedState:
         """Appended rows that checkpoints encoded."""
         self.reused_bytes = 0
         """Bytes of spilled files that checkpoints uploaded unchanged as data files."""
-        self.gone = Uses()
+        self.gone = UseCounts()
         """Usage counts of segments that were closed."""
 
     # ---- files -----------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class TimeKeyedState:
             live = self.live.delete_range(start_us, end_us, fresh=fresh)
             hiding = live.tombstones
             gone = self._replaced(live, tombstones.held_bytes(hiding))
-            gone += self.buffer.remove_where(lambda one: is_inside(one) or tombstones.hide_all(hiding, one))
+            gone += self.buffer.remove_where(lambda span: is_inside(span) or tombstones.hide_all(hiding, span))
         for segment in gone:
             self._retire(segment)
 
@@ -184,7 +184,7 @@ class TimeKeyedState:
         """Return all known segments: of files that were read, and of appended rows."""
         with self._lock:
             pending = [run for taken in self._pending for run in taken.runs()]
-            known = {id(one): one for one in (*self._segments.values(), *pending, *self.buffer.segments)}
+            known = {id(segment): segment for segment in (*self._segments.values(), *pending, *self.buffer.segments)}
             return list(known.values())
 
     def segments_of(self, files: Iterable[pb.FileEntry]) -> list[Segment]:
@@ -289,7 +289,7 @@ class TimeKeyedState:
         with self._edit_lock:
             self._edits = (*taken.edits, *self._edits)
         with self._lock:
-            self._pending = tuple(one for one in self._pending if one is not taken)
+            self._pending = tuple(rows for rows in self._pending if rows is not taken)
             self._dropped |= taken.dropped
             self.buffer.put_back(taken.groups)
 
@@ -326,7 +326,7 @@ class TimeKeyedState:
             fresh = [*self.buffer.spans(), *self._pending_spans(rest, live)]
             live = live.without_idle_tombstones(fresh=fresh)
             gone = self._replaced(live, tombstones.held_bytes(live.tombstones), absorbed=taken, hidden=hidden)
-            for segment in (*gone, *(one for one in taken.runs() if id(one) not in taken.kept)):
+            for segment in (*gone, *(run for run in taken.runs() if id(run) not in taken.kept)):
                 self._retire(segment)
 
     @property
@@ -431,7 +431,7 @@ class TimeKeyedState:
             replaced = frozenset[str]() if absorbed is None else absorbed.removed
             self._dropped |= {file.path for file in self.live.files} - named - replaced
             self._dropped |= set(hidden)
-            self._pending = tuple(one for one in self._pending if one is not absorbed)
+            self._pending = tuple(rows for rows in self._pending if rows is not absorbed)
             named |= {file.path for file in self.durable.files} - self._dropped
             named |= self._staged
             if live.tombstones is not self._indexed[0]:
@@ -443,7 +443,9 @@ class TimeKeyedState:
     def _pinned_rows(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
         """Pin and return the runs and loose rows that are not in a live file; the caller unpins each run."""
         found = [*(group.pinned() for taken in self._pending for group in taken.groups), self.buffer.pinned()]
-        return tuple(run for runs, _ in found for run in runs), tuple(rows for _, some in found for rows in some)
+        return tuple(run for runs, _ in found for run in runs), tuple(
+            rows for _, taken_rows in found for rows in taken_rows
+        )
 
     def _segment_of(self, file: pb.FileEntry) -> Segment:
         segment = self._segments.get(file.path)
@@ -468,7 +470,7 @@ class TimeKeyedState:
         segment.close()
         # It may still be read, or stay pinned forever after a failure.
         with self._lock:
-            self._leaving = [one for one in (*self._leaving, segment) if not one.closed]
+            self._leaving = [leaving for leaving in (*self._leaving, segment) if not leaving.closed]
 
     def _spec_of(self, file: pb.FileEntry) -> SegmentSpec:
         spec = self._stored_specs.get(file.schema_id)

@@ -10,6 +10,7 @@ hides earlier rows and no later ones. A view is for one thread. The memory contr
 and scans and compactions that have begun may continue on other threads.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,7 +28,7 @@ from statebed.state.compaction import ALL_BYTES, Edit, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.live.files import BEGINNING, END, LiveFiles
-from statebed.state.live.tombstones import Deleted
+from statebed.state.live.tombstones import DeletionKind
 from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
@@ -38,7 +39,6 @@ from statebed.state.time_keyed.files import full_bytes
 from statebed.state.time_keyed.given_rows import GivenRows
 from statebed.state.time_keyed.row_merge import Combine, newest, ordered
 from statebed.state.time_keyed.snapshot import Snapshot, WantedRows, filtered
-from statebed.state.time_keyed.statistics import statistics_of
 from statebed.state.time_keyed.table import MAX_FILES
 from statebed.state.time_keyed.table_state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
@@ -175,23 +175,23 @@ class TimeKeyedView:
 
     def delete(self, keys: ArrowRows) -> None:
         """Delete all rows of these keys (a table of the key columns)."""
-        self._delete(Deleted.KEY, self._given.deleted(Deleted.KEY, keys))
+        self._delete(DeletionKind.KEY, self._given.deleted(DeletionKind.KEY, keys))
 
     def delete_at(self, keys: ArrowRows, times: pa.Array | pa.ChunkedArray) -> None:
         """Delete the rows of each key at its time."""
         check_times(times, where=self._where)
         rows = self._beside(keys, pa.table({TIME: times}))
-        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, rows))
+        self._delete(DeletionKind.TIME_KEY, self._given.deleted(DeletionKind.TIME_KEY, rows))
 
     def delete_values(self, keys: ArrowRows, values: ArrowRows) -> None:
         """Delete the rows of each key that have its values (a table of all value columns)."""
-        deleted = self._given.deleted(Deleted.VALUE, self._beside(keys, values))
+        deleted = self._given.deleted(DeletionKind.VALUE, self._beside(keys, values))
         if not self._state.generational:
-            self._delete(Deleted.VALUE, deleted)
+            self._delete(DeletionKind.VALUE, deleted)
             return
         # Deleting only the newest generation would bring an older one back, so delete by key and time.
         found = self._state.newest_of(deleted)
-        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, found))
+        self._delete(DeletionKind.TIME_KEY, self._given.deleted(DeletionKind.TIME_KEY, found))
 
     def delete_times(self, start_us: int, end_us: int) -> None:
         """Delete the rows with start_us <= time < end_us, without reading any."""
@@ -356,7 +356,7 @@ class TimeKeyedView:
             )
         return pa.table({name: rows.column(name) for rows in (keys, more) for name in rows.schema.names})
 
-    def _delete(self, kind: Deleted, deleted: pa.Table) -> None:
+    def _delete(self, kind: DeletionKind, deleted: pa.Table) -> None:
         self._check_open()
         state = self._state
         state.absorb()
@@ -383,3 +383,31 @@ class TimeKeyedView:
 
     def _shown(self, rows: pa.Table) -> pa.Table:
         return pa.Table.from_arrays([rows[name] for name in self.row_schema.names], schema=self.row_schema)
+
+
+def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
+    """Return the statistics that are known without I/O."""
+    live = state.live
+    segments = state.segments()
+    held: Counter[Tier] = Counter()
+    for segment in segments:
+        held.update(segment.bytes_by_tier())
+    return TableStatistics(
+        rows=sum(file.rows for file in live.files) + state.buffer.rows + state.taken_rows,
+        memory_bytes=held[Tier.MEMORY] + state.loose_bytes,
+        disk_bytes=held[Tier.DISK],
+        store_bytes=sum(file.size for file in live.files),
+        files=dict(Counter(file.level for file in live.files)),
+        tombstones=len(live.tombstones),
+        spills=state.gone.spills + sum(segment.uses.spills for segment in segments),
+        loads=state.gone.loads + sum(segment.uses.loads for segment in segments),
+        hits=state.gone.hits + sum(segment.uses.hits for segment in segments),
+        compaction_debt_bytes=sum(
+            file.size for file in all_due_files(live, bin_us=state.table.bin_us, full_bytes=full_bytes(state.tiers))
+        ),
+        late_rows=late_rows,
+        prefetches=state.gone.prefetches + sum(segment.uses.prefetches for segment in segments),
+        prefetch_hits=state.gone.prefetch_hits + sum(segment.uses.prefetch_hits for segment in segments),
+        encoded_rows=state.encoded_rows,
+        reused_bytes=state.reused_bytes,
+    )

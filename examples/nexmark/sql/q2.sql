@@ -1,0 +1,2 @@
+-- Selection: bids for some auctions.
+SELECT auction, price FROM bid WHERE auction % 123 = 0

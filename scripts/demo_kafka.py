@@ -1,0 +1,235 @@
+"""`make demo-kafka`: a job from a Kafka topic to a Kafka topic, killed again and again, and compared at the end.
+
+It starts a broker on loopback, sends rides, runs a job that counts them per driver and writes the counts to another
+topic, and kills the driver, Python workers and the broker with SIGKILL. At the end a `read_committed` reader of the
+output must see the counts of every driver grow by what was sent, each epoch once.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.cimpl import NewTopic
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.kafka_broker import QUIET, ROOT, KafkaBroker, class_path
+from statebed.demo.child import Child
+
+INPUT, OUTPUT, JOB = "rides", "totals", "kafka-demo"
+DRIVERS = 50
+FAULTS = ("driver", "worker", "broker")
+STEP_SECONDS = 120.0
+"""How long the job may take to commit two epochs, or to end."""
+
+
+class Rides(threading.Thread):
+    """Sends rides until `stop` is called, and counts them per driver."""
+
+    def __init__(self, servers: str, *, per_second: int) -> None:
+        super().__init__(daemon=True)
+        self._settings = {"bootstrap.servers": servers, "enable.idempotence": True, **QUIET}
+        self._pause = 0.1
+        self._batch = max(1, round(per_second * self._pause))
+        self._stopping = threading.Event()
+        self.trips: dict[str, int] = defaultdict(int)
+        self.cents: dict[str, int] = defaultdict(int)
+
+    def run(self) -> None:
+        producer = Producer(self._settings)
+        chance = random.Random(7)
+        number = 0
+        while not self._stopping.wait(self._pause):
+            for _ in range(self._batch):
+                driver, cents = f"driver-{chance.randrange(DRIVERS)}", chance.randrange(100, 5_000)
+                second = 1_767_225_600 + number // 20
+                ride = {"driver": driver, "cents": cents, "at": second}
+                producer.produce(INPUT, json.dumps(ride), key=driver)
+                self.trips[driver] += 1
+                self.cents[driver] += cents
+                number += 1
+            producer.poll(0)
+        if producer.flush(60):
+            raise RuntimeError("not all rides were delivered")
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+
+def run_job(servers: str, state: str, *, until_the_end: bool) -> None:
+    """Run the job: the process that is killed."""
+    import statebed as sb  # noqa: PLC0415 - the program that kills does not need it
+
+    job = sb.Job(JOB, state=state, parallelism=2)
+    rides = job.kafka(
+        INPUT,
+        servers=servers,
+        schema="driver string, cents bigint, at bigint",
+        name=INPUT,
+        options={"maxOffsetsPerTrigger": 1_000_000 if until_the_end else 2_000},
+    )
+    totals = rides.key_by("driver", name="totals").agg(trips=sb.count(), cents=sb.sum("cents"))
+    totals.write("kafka", servers=servers, topic=OUTPUT, key="driver", partitions=2, timeout="2 minutes")
+    job.start(available_now=until_the_end).await_termination()
+
+
+@contextmanager
+def job_process(servers: str, state: Path, log: Path, *, until_the_end: bool = False) -> Iterator[Child]:
+    """Start the job as a process; kill it and everything it started at the end of the block."""
+    jars = class_path("kafka-source", separator=",")
+    submit = f"--master local[2] --conf spark.ui.enabled=false --jars {jars} pyspark-shell"
+    environment = ["env", f"PYSPARK_PYTHON={sys.executable}", f"PYSPARK_SUBMIT_ARGS={submit}"]
+    program = [sys.executable, __file__, "job", servers, str(state), "end" if until_the_end else "on"]
+    with log.open("ab") as output:
+        child = Child([*environment, str(ROOT / "scripts" / "with-java"), *program], output=output)
+    try:
+        yield child
+    finally:
+        child.kill()
+
+
+def wait_for_epochs(state: Path, job: Child, log: Path, count: int = 2) -> int:
+    """Wait until the job has committed `count` more epochs; return the newest."""
+    first = newest_epoch(state)
+    deadline = time.monotonic() + STEP_SECONDS
+    while newest_epoch(state) < first + count:
+        if job.exit_code() is not None or time.monotonic() > deadline:
+            ended = "stopped" if job.exit_code() is not None else "does not commit"
+            raise RuntimeError(f"the job {ended}; the end of its log:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.05)
+    return newest_epoch(state)
+
+
+def wait_for_end(job: Child, log: Path) -> None:
+    deadline = time.monotonic() + STEP_SECONDS
+    while job.exit_code() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if job.exit_code() != 0:
+        raise RuntimeError(f"the job failed:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def newest_epoch(state: Path) -> int:
+    records = (state / JOB / "checkpoints").glob("*/checkpoint.metadata")
+    return max((int(record.parent.name) for record in records), default=0)
+
+
+def kill_worker(job: Child) -> bool:
+    """Kill a Python worker of Spark; return whether there was one."""
+    daemons = {pid for pid in job.members() if b"pyspark.daemon" in _text(pid, "cmdline")}
+    for pid in daemons:
+        # The daemon forks the workers, so the parent of a worker is a daemon.
+        if any(f"PPid:\t{parent}\n".encode() in _text(pid, "status") for parent in daemons):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
+
+
+def _text(pid: int, name: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, say: bool = True) -> int:
+    """Run the demo with these faults; raise AssertionError if the output is wrong. Return the number of messages."""
+    broker = KafkaBroker(folder)
+    broker.start()
+    state, log = folder / "state", folder / "job.log"
+    chance = random.Random(len(faults))
+    tell = print if say else (lambda *_: None)
+    try:
+        topic = NewTopic(INPUT, num_partitions=3, replication_factor=1)
+        broker.admin.create_topics([topic])[INPUT].result(20)
+        tell(f"broker at {broker.servers}; sending {per_second} rides per second")
+        rides = Rides(broker.servers, per_second=per_second)
+        rides.start()
+        left = list(faults)
+        while left:
+            with job_process(broker.servers, state, log) as job:
+                tell(f"job started, at epoch {wait_for_epochs(state, job, log)}")
+                while left:
+                    time.sleep(chance.random())
+                    fault = left.pop(0)
+                    if fault == "driver":
+                        tell(f"kill the driver at epoch {newest_epoch(state)}")
+                        break
+                    if fault == "worker":
+                        tell(f"kill a Python worker at epoch {newest_epoch(state)}: {kill_worker(job)}")
+                    else:
+                        tell(f"kill the broker at epoch {newest_epoch(state)}, and start it again")
+                        broker.kill()
+                        broker.start()
+                    wait_for_epochs(state, job, log)
+        rides.stop()
+        tell(f"{sum(rides.trips.values())} rides sent; reading the rest")
+        with job_process(broker.servers, state, log, until_the_end=True) as job:
+            wait_for_end(job, log)
+        return compare(broker.servers, rides, say=say)
+    finally:
+        broker.kill()
+
+
+def compare(servers: str, rides: Rides, *, say: bool) -> int:
+    """Compare what a `read_committed` reader sees with what was sent; return the number of messages."""
+    trips: dict[str, list[int]] = defaultdict(list)
+    cents: dict[str, int] = {}
+    for value in _committed(servers):
+        row = json.loads(value)
+        trips[row["driver"]].append(row["trips"])
+        cents[row["driver"]] = row["cents"]
+    repeated = [driver for driver, seen in trips.items() if seen != sorted(set(seen))]
+    assert not repeated, f"counts of {repeated} are repeated or go back"
+    newest = {driver: seen[-1] for driver, seen in trips.items()}
+    assert newest == rides.trips, "the counts differ from the rides that were sent"
+    assert cents == rides.cents, "the sums differ from the rides that were sent"
+    messages = sum(map(len, trips.values()))
+    if say:
+        print(f"equal: {messages} committed messages, {len(newest)} drivers, {sum(newest.values())} rides, none twice")
+    return messages
+
+
+def _committed(servers: str) -> Iterator[bytes]:
+    """Yield the values of all committed messages of the output, in order."""
+    settings = {"bootstrap.servers": servers, "group.id": "demo", "enable.partition.eof": True, **QUIET}
+    reader = Consumer(settings | {"isolation.level": "read_committed", "enable.auto.commit": False})
+    waiting = set(reader.list_topics(OUTPUT, timeout=10).topics[OUTPUT].partitions)
+    reader.assign([TopicPartition(OUTPUT, number, 0) for number in waiting])
+    while waiting:
+        for message in reader.consume(10_000, timeout=0.5):
+            if message.error() is None:
+                yield message.value() or b""
+            else:
+                waiting.discard(message.partition() or 0)
+    reader.close()
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["job"]:
+        servers, state, mode = sys.argv[2:]
+        run_job(servers, state, until_the_end=mode == "end")
+        return
+    parser = argparse.ArgumentParser(description="from Kafka to Kafka, exactly once, through kills")
+    parser.add_argument("--kills", type=int, default=3, help="driver, worker and broker in turn (default 3)")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that broker and job end, too
+    with tempfile.TemporaryDirectory(prefix="statebed-kafka-") as folder:
+        begin = time.monotonic()
+        soak(Path(folder), [FAULTS[number % len(FAULTS)] for number in range(arguments.kills)])
+        print(f"{arguments.kills} kills in {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Functions of all values: mode, percentiles and collections."""
+
+import pyarrow as pa
+
+from statebed.aggregates.accumulators import (
+    Accumulator,
+    AllValues,
+    ApproximatePercentile,
+    CollectedList,
+    CollectedSet,
+    EntryAccumulator,
+    EntryColumn,
+    Joined,
+    MostFrequent,
+    Multiset,
+    Percentile,
+    has_order,
+    multiset_of,
+)
+from statebed.aggregates.aggregate import Aggregate, EventTime
+from statebed.aggregates.declaration import AccumulatorRequest, Function, Retraction, Takes, declare
+from statebed.aggregates.functions.makers import is_number, multiset_finished_by
+from statebed.errors import InputError
+from statebed.expressions.column_like import ColumnLike
+
+__all__ = ["approx_percentile", "collect_list", "collect_set", "median", "mode", "percentile", "string_agg"]
+
+FINEST = 1e-5
+"""The finest accuracy of a sketch; finer ones would hold as much as the values."""
+COARSEST = 1 / 3
+"""The coarsest accuracy of a sketch: its buckets double in width. The ends of wider ones differ by more than it."""
+
+_MODE = declare(
+    Function(
+        "mode",
+        multiset_finished_by(MostFrequent()),
+        takes=Takes.ORDERED,
+        state="all distinct values",
+        retraction=Retraction.MULTISET,
+    )
+)
+
+
+def mode(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Return the most frequent value of `column`; in a tie the smallest.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], mode=sb.mode("x"))
+    {'mode': 3}
+    """
+    return Aggregate(_MODE, (column,), where)
+
+
+def _collected_list(request: AccumulatorRequest) -> EntryAccumulator | None:
+    kind, time = request.kinds
+    if not has_order(kind):
+        return None
+    if not request.changelog:
+        return CollectedList(request.name, kind, time)
+    return Multiset(request.name, (EntryColumn("times", time, 1), EntryColumn("values", kind, 0)), AllValues())
+
+
+_COLLECT_LIST = declare(
+    Function("collect_list", _collected_list, takes=Takes.ORDERED, state="all values", retraction=Retraction.MULTISET)
+)
+
+
+def collect_list(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Collect all non-null values into a list, by event time and then by value; empty if there are none.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, xs=sb.collect_list("x"))
+    {'xs': [1, 3]}
+    """
+    return Aggregate(_COLLECT_LIST, (column, EventTime.EVENT_TIME), where)
+
+
+_COLLECT_SET = declare(
+    Function(
+        "collect_set",
+        multiset_finished_by(CollectedSet()),
+        takes=Takes.ORDERED,
+        state="all distinct values",
+        retraction=Retraction.MULTISET,
+    )
+)
+
+
+def collect_set(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Collect the distinct values into a sorted list; empty if there are none.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], xs=sb.collect_set("x"))
+    {'xs': [1, 3]}
+    """
+    return Aggregate(_COLLECT_SET, (column,), where)
+
+
+def _joined(request: AccumulatorRequest) -> Accumulator | None:
+    collected = _collected_list(request) if pa.types.is_string(request.kinds[0]) else None
+    return None if collected is None else Joined(collected, delimiter=str(request.options[0]))
+
+
+_STRING_AGG = declare(
+    Function(
+        "string_agg",
+        _joined,
+        takes=Takes.TEXT,
+        state="all values",
+        retraction=Retraction.MULTISET,
+        option_count=1,
+        other_names=("listagg",),
+    )
+)
+
+
+def string_agg(column: ColumnLike, delimiter: str = "", *, where: ColumnLike | None = None) -> Aggregate:
+    """Join all non-null texts, by event time and then by value, with `delimiter` between them; null if there are none.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, names=sb.string_agg("s", "+"))
+    {'names': 'a+b'}
+    """
+    return Aggregate(_STRING_AGG, (column, EventTime.EVENT_TIME), where, (str(delimiter),))
+
+
+def _percentile(request: AccumulatorRequest) -> Accumulator | None:
+    if not is_number(request.kinds[0]):
+        return None
+    return multiset_of(request.name, request.kinds[0], Percentile(float(request.options[0])))
+
+
+_PERCENTILE = declare(
+    Function(
+        "percentile",
+        _percentile,
+        takes=Takes.NUMBERS,
+        state="all distinct values",
+        retraction=Retraction.MULTISET,
+        option_count=1,
+    )
+)
+
+
+def percentile(column: ColumnLike, at: float, *, where: ColumnLike | None = None) -> Aggregate:
+    """Return the value at the share `at` (0 to 1) of the sorted values, interpolated between neighbours. Exact.
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], p75=sb.percentile("x", 0.75))
+    {'p75': 3.0}
+    """
+    return Aggregate(_PERCENTILE, (column,), where, (_share(at),))
+
+
+def median(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Return the value in the middle: the same as percentile(column, 0.5).
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], middle=sb.median("x"))
+    {'middle': 2.0}
+    """
+    return percentile(column, 0.5, where=where)
+
+
+def _approximate_percentile(request: AccumulatorRequest) -> Accumulator | None:
+    made = ApproximatePercentile(request.name, *map(float, request.options))
+    return made if is_number(request.kinds[0]) else None
+
+
+_APPROX_PERCENTILE = declare(
+    Function(
+        "approx_percentile",
+        _approximate_percentile,
+        takes=Takes.NUMBERS,
+        state="a histogram of a few hundred buckets",
+        option_count=2,
+    )
+)
+
+
+def approx_percentile(
+    column: ColumnLike, at: float, *, accuracy: float = 0.01, where: ColumnLike | None = None
+) -> Aggregate:
+    """Estimate the value at the share `at` of the sorted values from a small histogram.
+
+    The estimate differs from the value at rank floor(at * (n - 1)) by at most `accuracy` (0.00001 to 1/3) times that
+    value; below 2.3e-308, where doubles have less precision, by at most the smallest double.
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], least=sb.approx_percentile("x", 0.0))
+    {'least': 1.01}
+    """
+    if not FINEST <= accuracy <= COARSEST:
+        raise InputError(
+            f"the accuracy of approx_percentile() must be from {FINEST:g} to 1/3, got {accuracy}",
+            where=f"column {column!r}",
+            fix="give 0.01 for one percent, or leave it out",
+        )
+    return Aggregate(_APPROX_PERCENTILE, (column,), where, (_share(at), float(accuracy)))
+
+
+def _share(at: float) -> float:
+    if not 0.0 <= at <= 1.0:
+        raise InputError(f"`at` must be a share from 0 to 1, got {at}", fix="write 0.95 for the 95th percentile")
+    return float(at)

@@ -1,0 +1,111 @@
+"""Builds Spark plans for the head and the tail of a query, with the JVM's own public constructors."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, _parse_datatype_json_value
+
+from statebed.queries.plan_tree import Handle, Json
+from statebed.spark.plan.head_expressions import arrow_field
+
+_SEPARATOR = "\x01"
+_ATTRIBUTE = re.compile(r"(?P<name>.*)#(?P<id>\d+)L?(-T\d+ms)?", re.DOTALL)
+"""An attribute as Spark prints it: name, id, a mark of bigint, and the delay of a watermark."""
+
+
+class Catalyst:
+    """Constructors of plan nodes and expressions in the JVM of a session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        jvm: Any = session._jvm  # noqa: SLF001 - plans have no public API in Python
+        self._jvm = jvm
+        self._sql: Any = self._jvm.org.apache.spark.sql
+
+    def optimised(self, plan: Handle) -> Handle:
+        """Run Spark's optimiser; `queryExecution.optimizedPlan` refuses streams, the optimiser itself does not."""
+        return self.session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001
+
+    def seq(self, items: Sequence[Any]) -> Handle:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+    def project(self, expressions: Sequence[Handle], child: Handle) -> Handle:
+        return self._sql.catalyst.plans.logical.Project(self.seq(expressions), child)
+
+    def filter(self, condition: Handle, child: Handle) -> Handle:
+        return self._sql.catalyst.plans.logical.Filter(condition, child)
+
+    def with_children(self, node: Handle, children: Sequence[Handle]) -> Handle:
+        return node.withNewChildren(self.seq(children))
+
+    def alias(self, expression: Handle, name: str, *, like: Handle | None = None, plain: bool = True) -> Handle:
+        """Name an expression, under the id of `like` if given; a plain one loses Spark's mark of an event time."""
+        expressions = self._sql.catalyst.expressions
+        number = expressions.NamedExpression.newExprId() if like is None else like.exprId()
+        option = self._jvm.scala.Option
+        metadata = option.apply(self._sql.types.Metadata.empty()) if plain else option.empty()
+        nothing = self.seq([])
+        return expressions.Alias(expression, name, number, nothing, metadata, nothing)
+
+    def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
+        """Return the rows of a plan as a DataFrame."""
+        session = session or self.session
+        made = self._sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+        return DataFrame(made, session)
+
+    def delay_ms(self, watermark: Handle) -> int:
+        """Return the delay of a watermark node."""
+        return int(self._sql.catalyst.plans.logical.EventTimeWatermark.getDelayMs(watermark.delay()))
+
+
+class Outputs(Mapping[int, Handle]):
+    """Attributes of a plan's rows by id. Ids and names take two calls of the JVM, however many columns there are."""
+
+    def __init__(self, plan: Handle) -> None:
+        self._attributes = plan.output()
+        text = str(self._attributes.mkString(_SEPARATOR))
+        parts = [_ATTRIBUTE.fullmatch(one) for one in text.split(_SEPARATOR)] if text else []
+        self.names = {int(part["id"]): part["name"] for part in parts if part is not None}
+        """Names by id, in order."""
+        self._places = {number: place for place, number in enumerate(self.names)}
+
+    def __getitem__(self, number: int) -> Handle:
+        return self._attributes.apply(self._places[number])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def named(self, name: str) -> Handle:
+        """Return the attribute with a name."""
+        return self[next(number for number, one in self.names.items() if one == name)]
+
+
+def outputs(plan: Handle) -> Outputs:
+    """Return the attributes of a plan's rows."""
+    return Outputs(plan)
+
+
+def arrow_type(kind: Json) -> pa.DataType:
+    """Return the Arrow type of a Spark type in JSON; raise InputError if there is none."""
+    data_type = _parse_datatype_json_value(kind)
+    return arrow_field(StructField("value", data_type), where="query").type
+
+
+def same_type(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether two types hold the same values, whatever the fields inside lists are called or may be null."""
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return same_type(one.value_type, other.value_type)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        ours, theirs = list(one), list(other)
+        return [each.name for each in ours] == [each.name for each in theirs] and all(
+            same_type(a.type, b.type) for a, b in zip(ours, theirs, strict=True)
+        )
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        return same_type(one.key_type, other.key_type) and same_type(one.item_type, other.item_type)
+    return bool(one == other)

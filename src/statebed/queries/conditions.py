@@ -1,0 +1,129 @@
+"""Join conditions: which expressions are equal, how far apart the times of a pair are, and the rest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from statebed.queries.expression_text import interval_us
+from statebed.queries.plan_tree import Expr
+from statebed.queries.refusals import UntranslatableError
+
+_FLIPPED = {
+    "EqualTo": "EqualTo",
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+}
+
+
+@dataclass
+class JoinConditions:
+    """A join condition, taken apart."""
+
+    equal: list[tuple[Expr, Expr]] = field(default_factory=list)
+    """Expressions over the left and the right row that are equal."""
+    lower_us: int | None = None
+    """Minimum of the right time minus the left time."""
+    upper_us: int | None = None
+    is_strict: tuple[bool, bool] = (False, False)
+    """Whether the lower and the upper bound themselves are excluded."""
+    bounds: list[Expr] = field(default_factory=list)
+    """Conditions that the bounds come from."""
+    rest: list[Expr] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    kind: str
+    left: Expr
+    right: Expr
+
+
+def conjuncts(e: Expr) -> Iterator[Expr]:
+    """Yield the conditions that must all hold."""
+    if e.kind == "And":
+        for child in e.children:
+            yield from conjuncts(child)
+    else:
+        yield e
+
+
+def conditions_of(
+    condition: Expr | None,
+    *,
+    left: frozenset[int],
+    right: frozenset[int],
+    times: tuple[frozenset[int], frozenset[int]],
+) -> JoinConditions:
+    """Take a condition apart. `left` and `right` are the ids of both sides, `times` those of their event times."""
+    found = JoinConditions()
+    for one in () if condition is None else conjuncts(condition):
+        bounded = [_bound(comparison, times, found) for comparison in _comparisons(one)]
+        if bounded and all(bounded):
+            found.bounds.append(one)
+            continue
+        if one.kind == "EqualTo":
+            a, b = one.children
+            if a.references and b.references:
+                if a.references <= left and b.references <= right:
+                    found.equal.append((a, b))
+                    continue
+                if a.references <= right and b.references <= left:
+                    found.equal.append((b, a))
+                    continue
+        found.rest.append(one)
+    return found
+
+
+def _comparisons(e: Expr) -> list[_Comparison]:
+    if e.kind in _FLIPPED:
+        return [_Comparison(e.kind, *e.children)]
+    if e.kind == "Between":
+        time = e.part("input")
+        return [
+            _Comparison("GreaterThanOrEqual", time, e.part("lower")),
+            _Comparison("LessThanOrEqual", time, e.part("upper")),
+        ]
+    return []
+
+
+def _bound(e: _Comparison, times: tuple[frozenset[int], frozenset[int]], found: JoinConditions) -> bool:
+    """Narrow the bounds by a comparison of both times. Times are whole microseconds, so `<` is `<=` minus one."""
+    one, other = _shifted(e.left), _shifted(e.right)
+    if one is None or other is None:
+        return False
+    kind = e.kind
+    if one[0] in times[0] and other[0] in times[1]:
+        kind, one, other = _FLIPPED[kind], other, one
+    if one[0] not in times[1] or other[0] not in times[0]:
+        return False
+    # right + a <kind> left + b, so right - left <kind> b - a
+    apart = other[1] - one[1]
+    if kind in {"LessThan", "LessThanOrEqual", "EqualTo"}:
+        most = apart - (kind == "LessThan")
+        if found.upper_us is None or most < found.upper_us:
+            found.upper_us, found.is_strict = most, (found.is_strict[0], kind == "LessThan")
+    if kind in {"GreaterThan", "GreaterThanOrEqual", "EqualTo"}:
+        least = apart + (kind == "GreaterThan")
+        if found.lower_us is None or least > found.lower_us:
+            found.lower_us, found.is_strict = least, (kind == "GreaterThan", found.is_strict[1])
+    return True
+
+
+def _shifted(e: Expr) -> tuple[int, int] | None:  # noqa: PLR0911 - one return per kind of expression
+    """Return the attribute and the constant interval added to it; None if it is another expression."""
+    if e.is_attribute:
+        return e.id, 0
+    if e.kind == "Cast" and e.type_json == e.child.type_json:
+        return _shifted(e.child)
+    if e.kind == "Cast" and e.child.kind in {"TimestampAddInterval", "TimeAdd", "DatetimeSub"}:
+        return _shifted(e.child) if e.type_json == "timestamp" else None
+    if e.kind == "DatetimeSub":
+        return _shifted(e.part("replacement"))
+    if e.kind in {"TimestampAddInterval", "TimeAdd"}:
+        inner = _shifted(e.children[0])
+        try:
+            return None if inner is None else (inner[0], inner[1] + interval_us(e.children[1]))
+        except UntranslatableError:
+            return None
+    return None

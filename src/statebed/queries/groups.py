@@ -1,0 +1,281 @@
+"""Aggregations and deduplication."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from statebed.aggregates import functions as ours
+from statebed.flow.keys import quoted
+from statebed.format.stream_schema import Changes
+from statebed.operators.aggregation import WINDOW_END, WINDOW_START
+from statebed.queries.aggregates import aggregate_of
+from statebed.queries.catalyst import arrow_type, same_type
+from statebed.queries.expression_text import ExpressionText, WindowColumns
+from statebed.queries.plan_tree import Expr, PlanNode
+from statebed.queries.refusals import UntranslatableError
+from statebed.queries.relation import Relation, fresh_name
+from statebed.queries.windows import WindowSpec
+
+if TYPE_CHECKING:
+    from statebed.queries.translation import Translation
+
+TOUCHED = "rows_touched"
+"""Aggregate that changes whenever a group gets a row, so that update mode emits the group even if its result stays."""
+NEVER_US = 253_370_764_800_000_000
+"""The year 9999: the time of rows without an event time where Spark keeps them for ever."""
+MADE = WindowColumns(WINDOW_START, WINDOW_END)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Grouping expressions of an aggregation, by what they become."""
+
+    windows: tuple[Expr, ...]
+    """The window that the operator computes, and parts of it."""
+    passed: tuple[Expr, ...]
+    """Windows that an earlier operator computed."""
+    keys: tuple[Expr, ...]
+
+
+def aggregate(query: "Translation", node: PlanNode) -> Relation:
+    """Aggregate by window, by key, or both."""
+    child = query.operand(node.child)
+    groupings, results = node.expressions("groupingExpressions"), node.expressions("aggregateExpressions")
+    groups = _groups(query, child, groupings)
+    specs = {_spec(child, one) for one in groups.windows}
+    if len(specs) > 1:
+        raise UntranslatableError("it groups by two windows", "group by one window, then aggregate its results")
+    calls = _calls(results)
+    source = _Source.of(query, child, groups, calls)
+    keys, key_columns, made_windows = source.keys(groups)
+    taken = [
+        WINDOW_START,
+        WINDOW_END,
+        *key_columns.values(),
+        *(n for w in made_windows.values() for n in (w.start, w.end)),
+    ]
+    names: dict[tuple[object, ...], str] = {}
+    aggregates: dict[str, Any] = {}
+    for name, call in calls:
+        column = fresh_name(name, taken)
+        taken.append(column)
+        aggregates[column] = aggregate_of(call, source.value, approximate=query.options.approximate)
+        names[call.key] = column
+    if query.options.mode in {"update", "complete"} or not aggregates:
+        aggregates[fresh_name(TOUCHED, taken)] = ours.count()
+    stream = _operator(query, source, groups, keys, aggregates)
+    _check_types(stream, calls, names)
+    relation = _described(child, groups, stream, key_columns, made_windows)
+    known = {**names, **{one.key: key_columns[one.key] for one in groups.keys if not one.is_attribute}}
+    return _results(query, relation, results, known)
+
+
+def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) -> _Groups:
+    computes = query.options.mode != "complete"
+    windows, passed, keys = [], [], []
+    for one in groupings:
+        if computes and one.is_attribute and (one.id in child.pending or one.id in child.pending_parts):
+            windows.append(one)
+        elif one.is_attribute and one.id in child.windows:
+            passed.append(one)
+        elif one.kind != "Literal":
+            keys.append(one)
+    return _Groups(tuple(windows), tuple(passed), tuple(keys))
+
+
+def _spec(child: Relation, one: Expr) -> WindowSpec:
+    return child.pending[one.id] if one.id in child.pending else child.pending_parts[one.id][0]
+
+
+def _calls(results: Sequence[Expr]) -> list[tuple[str, Expr]]:
+    """Return the distinct aggregate calls of the results, each with a name for its column."""
+    found: dict[tuple[object, ...], tuple[str, Expr]] = {}
+    for result in results:
+        for one in result.walk():
+            if one.kind == "AggregateExpression" and one.key not in found:
+                found[one.key] = (result.name if result.value is one else "aggregate", one)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The stream that an aggregation reads, and how its expressions are written."""
+
+    child: Relation
+    stream: Any
+    columns: dict[tuple[object, ...], str]
+    """Columns of the head's source by the key of their expression."""
+
+    @classmethod
+    def of(cls, query: "Translation", child: Relation, groups: _Groups, calls: Sequence[tuple[str, Expr]]) -> "_Source":
+        if not child.is_head:
+            return cls(child, child.behind, {})
+        read: dict[tuple[object, ...], tuple[Expr, str]] = {}
+        inputs = [argument for _, call in calls for argument in (*call.child.children, *call.children[1:])]
+        names: list[str] = []
+        for one in (*groups.keys, *inputs):
+            if one.key not in read and one.kind != "Literal":
+                name = fresh_name(one.name if one.is_named else "value", [*names, WINDOW_START, WINDOW_END])
+                names.append(name)
+                read[one.key] = (one.value, name)
+        stream, _ = query.opened(child, [(one, name) for one, name in read.values()])
+        return cls(child, stream, {key: name for key, (_, name) in read.items()})
+
+    def value(self, one: Expr) -> str:
+        """Return an input of the operator as text."""
+        return quoted(self.columns[one.key]) if self.child.is_head else self.child.bound_text(one)
+
+    def keys(self, groups: _Groups) -> tuple[list[str], dict[tuple[object, ...], str], dict[int, WindowColumns]]:
+        """Return the keys as text, their columns, and the columns of windows among them."""
+        texts: list[str] = []
+        columns: dict[tuple[object, ...], str] = {}
+        windows: dict[int, WindowColumns] = {}
+        taken = [WINDOW_START, WINDOW_END]
+        for one in groups.passed:
+            old = self.child.windows[one.id]
+            new = WindowColumns(*(fresh_name(f"{one.name}_{part}", taken) for part in ("start", "end")))
+            taken += [new.start, new.end]
+            texts += [f"{quoted(old.start)} as {quoted(new.start)}", f"{quoted(old.end)} as {quoted(new.end)}"]
+            windows[one.id] = new
+        for one in groups.keys:
+            columns[one.key] = fresh_name(one.name if one.is_named else "key", taken)
+            taken.append(columns[one.key])
+            texts.append(f"{self.value(one)} as {quoted(columns[one.key])}")
+        return texts, columns, windows
+
+
+def _operator(
+    query: "Translation", source: "_Source", groups: _Groups, keys: list[str], aggregates: dict[str, Any]
+) -> Any:
+    child, stream = source.child, source.stream
+    spec = _spec(child, groups.windows[0]) if groups.windows else None
+    mode = query.options.mode
+    if spec is not None:
+        on = None if child.is_head or spec.attribute in child.times else child.columns[spec.attribute]
+        emit = "early" if mode == "update" else "close"
+        name = query.operator_name("session" if spec.is_session else "window")
+        return stream.group_by(*keys, spec.window(on), name=name).agg(emit=emit, **aggregates)
+    shape = next((child.shapes[one.id] for one in groups.passed if one.id in child.shapes), None)
+    is_append = not child.is_head and child.behind.output.changes is Changes.APPEND
+    if shape is not None and not shape.is_session and is_append and mode in {None, "append"}:
+        # Results of one window have one event time, and no others have it: they close together.
+        tile = WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
+        return stream.group_by(*keys, tile.window(None), name=query.operator_name("window")).agg(**aggregates)
+    if mode == "append":
+        raise UntranslatableError(
+            "it groups by no window over the event time, so its results are never final",
+            "use outputMode('update') or 'complete', or group by window(ts, '1 minute') behind withWatermark",
+        )
+    return stream.key_by(*keys, name=query.operator_name("aggregate")).agg(**aggregates)
+
+
+def _check_types(stream: Any, calls: Sequence[tuple[str, Expr]], names: dict[tuple[object, ...], str]) -> None:
+    for _, call in calls:
+        field, wanted = stream.output.columns.field(names[call.key]), arrow_type(call.type_json)
+        if not same_type(field.type, wanted):
+            raise UntranslatableError(f"{call.sql} has the type {field.type} here, but {wanted} in Spark")
+
+
+def _described(
+    child: Relation,
+    groups: _Groups,
+    stream: Any,
+    key_columns: dict[tuple[object, ...], str],
+    made_windows: dict[int, WindowColumns],
+) -> Relation:
+    """Return what the operator gives, before expressions over its results."""
+    columns = {one.id: key_columns[one.key] for one in groups.keys if one.is_attribute}
+    shapes = {one.id: child.shapes[one.id] for one in groups.passed if one.id in child.shapes}
+    windows = dict(made_windows)
+    for one in groups.windows:
+        if one.id in child.pending:
+            windows[one.id] = MADE
+        else:
+            columns[one.id] = WINDOW_END if child.pending_parts[one.id][1] else WINDOW_START
+        shapes[one.id] = _spec(child, one)
+    return Relation({}, label=child.label, stream=stream, columns=columns, windows=windows, shapes=shapes)
+
+
+def _results(
+    query: "Translation", relation: Relation, results: Sequence[Expr], known: dict[tuple[object, ...], str]
+) -> Relation:
+    """Compute expressions over aggregates and keys."""
+    columns, windows, shapes = dict(relation.columns), dict(relation.windows), dict(relation.shapes)
+    known_by_id: list[dict[int, Any]] = [columns, windows, shapes]
+    writer = ExpressionText(relation.columns, relation.windows, known)
+    texts: dict[str, str] = {}
+    schema = relation.behind.output.columns
+    for one in results:
+        inner = one.value
+        if inner.is_attribute and (inner.id in relation.columns or inner.id in relation.windows):
+            for there in known_by_id:
+                if inner.id in there:
+                    there[one.id] = there[inner.id]
+            continue
+        if inner.key in known:
+            columns[one.id] = known[inner.key]
+            continue
+        name = fresh_name(one.name, [*relation.behind.columns, *texts])
+        texts[name] = writer.bound(inner, schema).text
+        columns[one.id] = name
+        if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in relation.shapes:
+            shapes[one.id] = relation.shapes[inner.child.id]
+    return replace(
+        relation,
+        names={one.id: one.name for one in results},
+        stream=query.extended(relation.behind, texts),
+        columns=columns,
+        windows=windows,
+        shapes=shapes,
+    )
+
+
+# ---- deduplication ---------------------------------------------------------------------------------------------------
+
+
+def distinct(query: "Translation", node: PlanNode) -> Relation:
+    """Keep one of equal rows, at once. Spark turns SELECT DISTINCT into an aggregation, which emits rows later."""
+    if query.options.mode is not None and query.options.follows_spark:
+        raise UntranslatableError(
+            "SELECT DISTINCT groups by all columns in Spark, and gives rows when the watermark has passed them",
+            "use df.dropDuplicates(), which gives each row at once, or job.from_dataframe(df) without a mode",
+        )
+    child = query.operand(node.child)
+    return _deduplicated(query, child, list(child.names), None)
+
+
+def deduplicate(query: "Translation", node: PlanNode) -> Relation:
+    """Keep one row of each key, for ever, or until the watermark passes the event time if that is a key."""
+    child = query.operand(node.child)
+    return _deduplicated(query, child, [one.id for one in node.expressions("keys")], None)
+
+
+def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relation:
+    """Keep one row of each key until the watermark passes its event time plus the delay."""
+    child = query.operand(node.child)
+    delays = [field["metadata"].get("spark.watermarkDelayMs") for field in node.child.schema_json["fields"]]
+    known = [int(delay) for delay in delays if delay is not None]
+    if not known:
+        raise UntranslatableError("the rows have no watermark", "call withWatermark('ts', '10 minutes') before it")
+    return _deduplicated(query, child, [one.id for one in node.expressions("keys")], max(known[0] * 1_000, 1))
+
+
+def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], span_us: int | None) -> Relation:
+    if span_us is None and set(keys) & child.times:
+        span_us = 1
+    is_timed = child.is_head and child.time is not None and child.time in child.names
+    relation = query.materialised(child)
+    names = []
+    for key in keys:
+        window = relation.windows.get(key)
+        names += [relation.columns[key]] if window is None else [window.start, window.end]
+    ttl = None if span_us is None else f"{span_us} microseconds"
+    stream, on = relation.behind, None
+    if is_timed and query.options.follows_spark and child.time is not None:
+        # As in Spark, rows without an event time are never late and never expire.
+        on = fresh_name("known_time", stream.columns)
+        event_time = quoted(relation.columns[child.time])
+        stream = query.extended(stream, {on: f"coalesce({event_time}, timestamp_micros({NEVER_US}L))"})
+    keyed = stream.key_by(*map(quoted, names), name=query.operator_name("deduplicate"))
+    found = keyed.deduplicate(keep="first", ttl=ttl, on=on)
+    return replace(relation, stream=found, times=relation.times if on is None else frozenset())

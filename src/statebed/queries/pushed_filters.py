@@ -1,0 +1,61 @@
+"""Filters that Spark's optimiser moves below a watermark.
+
+Rows that they remove do not advance the watermark in Spark, so the head must have them there, too. Some are not in the
+query at all: a join implies that its keys are not null.
+"""
+
+from collections.abc import Mapping
+
+from py4j.protocol import Py4JError
+
+from statebed.queries.catalyst import Catalyst
+from statebed.queries.conditions import conjuncts
+from statebed.queries.plan_tree import Expr, PlanNode, plan_of
+
+WatermarkKey = tuple[str, int]
+"""Id of a watermark node, and of its event-time attribute."""
+
+
+def watermark_key(node: PlanNode) -> WatermarkKey:
+    """Return what a watermark node is known by, before and after optimisation."""
+    return str(node.fields["nodeId"]), node.expression("eventTime").id
+
+
+def pushed_filters(catalyst: Catalyst, plan: PlanNode) -> Mapping[WatermarkKey, list[Expr]]:
+    """Return the conditions that the optimiser puts below each watermark and that the query does not have there.
+
+    Branches of a plan may read one stream under the same ids. A condition counts only if it is pushed into all.
+    """
+    if not any(node.kind == "EventTimeWatermark" for node in plan.walk()):
+        return {}
+    try:
+        optimised = plan_of(catalyst.optimised(plan.handle))
+    except Py4JError:
+        return {}
+    found: dict[WatermarkKey, list[dict[object, Expr]]] = {}
+    for node in optimised.walk():
+        if node.kind == "EventTimeWatermark":
+            found.setdefault(watermark_key(node), []).append(_conditions_below(node))
+    written: dict[WatermarkKey, set[object]] = {}
+    for node in plan.walk():
+        if node.kind == "EventTimeWatermark":
+            written.setdefault(watermark_key(node), set()).update(_conditions_below(node))
+    return {
+        key: [
+            condition
+            for name, condition in several[0].items()
+            if all(name in other for other in several[1:]) and name not in written.get(key, set())
+        ]
+        for key, several in found.items()
+    }
+
+
+def _conditions_below(node: PlanNode) -> dict[object, Expr]:
+    """Return the conditions of filters between a watermark and its source."""
+    found: dict[object, Expr] = {}
+    below = node.child
+    while below.kind in {"Filter", "Project"}:
+        if below.kind == "Filter":
+            found |= {one.key: one for one in conjuncts(below.expression("condition"))}
+        below = below.child
+    return found

@@ -1,0 +1,143 @@
+"""Rows of a node of an analysed plan: computed by Spark in the head, or a stream behind an operator."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from statebed.queries.expression_text import ExpressionText, WindowColumns
+from statebed.queries.plan_tree import Expr, Handle, PlanNode
+from statebed.queries.refusals import UntranslatableError
+from statebed.queries.windows import WindowSpec
+from statebed.spark.api.stream import JobStream
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """row_number(), rank() or dense_rank() over a partition, which waits for an upper bound."""
+
+    numbering: str
+    partition: tuple[Expr, ...]
+    order: tuple[Expr, ...]
+
+    @property
+    def attributes(self) -> dict[int, str]:
+        """Names of the attributes that it reads, by id."""
+        return {one.id: one.name for e in (*self.partition, *self.order) for one in e.walk() if one.is_attribute}
+
+    @property
+    def references(self) -> frozenset[int]:
+        return frozenset(self.attributes)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Rows of a node. In the head, `plan` gives them; behind an operator, `stream` does."""
+
+    names: Mapping[int, str]
+    """Names of the node's attributes by id, in order."""
+    label: str = "source"
+    """Name for a source of these rows."""
+    plan: Handle = None
+    """Plan of Spark's, in the head."""
+    time: int | None = None
+    """Attribute of the event time in the plan, which the plan keeps even if the node drops it."""
+    stream: JobStream | None = None
+    columns: Mapping[int, str] = field(default_factory=dict)
+    """Columns of the stream by attribute."""
+    windows: Mapping[int, WindowColumns] = field(default_factory=dict)
+    """Windows that an operator computed, by attribute."""
+    shapes: Mapping[int, WindowSpec] = field(default_factory=dict)
+    """Shapes of computed windows, and of their starts and ends, by attribute."""
+    pending: Mapping[int, WindowSpec] = field(default_factory=dict)
+    """Windows over a time column that wait for an aggregation, by attribute."""
+    pending_parts: Mapping[int, tuple[WindowSpec, int]] = field(default_factory=dict)
+    """Attributes that are the start (0) or the end (1) of a pending window."""
+    virtual: frozenset[int] = frozenset()
+    """Attributes without a column: pending windows that no plan computes."""
+    times: frozenset[int] = frozenset()
+    """Attributes that equal the event time of their row."""
+    rankings: Mapping[int, Ranking] = field(default_factory=dict)
+    is_versioned: bool = False
+    """Whether rows are versions of keys, for FOR SYSTEM_TIME AS OF."""
+    tail: tuple[PlanNode, ...] = ()
+    """Steps that Spark computes on the way to the sink."""
+
+    @property
+    def is_head(self) -> bool:
+        return self.stream is None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(self.names)
+
+    @property
+    def behind(self) -> JobStream:
+        """The stream, behind an operator."""
+        assert self.stream is not None
+        return self.stream
+
+    @property
+    def text(self) -> ExpressionText:
+        """Writer of expressions over the stream's columns."""
+        return ExpressionText(self.columns, self.windows)
+
+    def bound_text(self, expression: Expr) -> str:
+        """Return the text of an expression over the stream, with its type checked."""
+        return self.text.bound(expression, self.behind.output.columns).text
+
+    def kept(self, names: Mapping[int, str]) -> "Relation":
+        """Return the relation with these attributes alone."""
+        return replace(self, names=names)
+
+    def check_ready(self, step: str) -> None:
+        """Raise UntranslatableError if rows wait for an operator that a step cannot be."""
+        if self.virtual & self.ids:
+            raise UntranslatableError(
+                f"a window is used in {step} before its aggregation", "aggregate by the window first: groupBy(window)"
+            )
+        if self.rankings:
+            raise UntranslatableError(
+                f"row numbers without an upper bound are used in {step}", "keep some of them first: where('rn <= 3')"
+            )
+
+
+def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, str]) -> Relation:
+    """Return the same rows under other attribute ids."""
+
+    def moved(known: Mapping[int, Any]) -> dict[int, Any]:
+        return {ids[one]: value for one, value in known.items() if one in ids}
+
+    return replace(
+        relation,
+        names=names,
+        columns=moved(relation.columns),
+        windows=moved(relation.windows),
+        shapes=moved(relation.shapes),
+        pending=moved(relation.pending),
+        pending_parts=moved(relation.pending_parts),
+        rankings=moved(relation.rankings),
+        virtual=frozenset(ids[one] for one in relation.virtual if one in ids),
+        times=frozenset(ids[one] for one in relation.times if one in ids),
+    )
+
+
+def fresh_name(name: str, taken: Iterable[str]) -> str:
+    """Return a column name that differs from those taken, ignoring case; the same in every run of a program."""
+    lowered = {one.lower() for one in taken}
+    base = "".join(character if character.isalnum() or character == "_" else "_" for character in name).strip("_")
+    if name and not name.startswith("_") and name.lower() not in lowered:
+        return name
+    base = base or "column"
+    found, count = base, 1
+    while found.lower() in lowered:
+        count += 1
+        found = f"{base}_{count}"
+    return found
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return the names with numbers where one is taken."""
+    found: list[str] = []
+    for name in names:
+        found.append(fresh_name(name, found))
+    return found

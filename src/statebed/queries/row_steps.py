@@ -1,0 +1,357 @@
+"""Steps without state: watermarks, selections, filters, unions, names of sub-queries."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from statebed.queries.catalyst import outputs
+from statebed.queries.plan_tree import Expr, PlanNode
+from statebed.queries.pushed_filters import watermark_key
+from statebed.queries.refusals import UntranslatableError, refusal
+from statebed.queries.relation import Relation, distinct_names, fresh_name, renamed_ids
+from statebed.queries.row_numbers import first_rows
+from statebed.queries.windows import WindowSpec, window_of, window_time_of
+from statebed.sql.query_rewriter import AS_OF
+from statebed.sql.window_functions import CUMULATE, SESSION
+
+if TYPE_CHECKING:
+    from statebed.queries.translation import Translation
+
+
+def watermark(query: "Translation", node: PlanNode) -> Relation:
+    """Mark the event time of rows in the head; conditions that Spark's optimiser pushes below it come along."""
+    child = query.visit(node.child)
+    if not child.is_head:
+        raise UntranslatableError(
+            "a watermark is declared behind a stateful step",
+            "declare it before the first stateful step; results of windows have the event time window_time(window)",
+        )
+    event_time = node.expression("eventTime")
+    plan = child.plan
+    conditions = query.pushed.get(watermark_key(node), ())
+    if conditions:
+        there = outputs(plan)
+        for condition in conditions:
+            if condition.references <= set(there):
+                plan = query.catalyst.filter(condition.handle, plan)
+    made = query.head_of(node, [replace(child, plan=plan)])
+    return replace(made, time=event_time.id, times=frozenset({event_time.id}))
+
+
+def named(query: "Translation", node: PlanNode) -> Relation:
+    """Take the name of a sub-query or a view for a source of its rows."""
+    label = str(node.fields["identifier"]["name"])
+    child = passed(query, node)
+    if label == AS_OF:
+        return replace(child, is_versioned=True)
+    return child if label.startswith("__") or not label.isidentifier() else replace(child, label=label)
+
+
+def passed(query: "Translation", node: PlanNode) -> Relation:
+    """Return the same rows under the same ids."""
+    return query.visit(node.child)
+
+
+def with_cte(query: "Translation", node: PlanNode) -> Relation:
+    """Remember the sub-queries of a WITH clause, which are the node's first children."""
+    *definitions, body = node.children
+    for one in definitions:
+        query.ctes[int(one.fields["id"])] = one.child
+    return query.visit(body)
+
+
+def cte_reference(query: "Translation", node: PlanNode) -> Relation:
+    """Return the rows of a sub-query of a WITH clause, under the ids of the reference."""
+    inner = query.visit(query.ctes[int(node.fields["cteId"])])
+    attributes = node.expressions("output")
+    ids = dict(zip(inner.names, (one.id for one in attributes), strict=True))
+    names = {one.id: one.name for one in attributes}
+    if inner.is_head:
+        there = outputs(inner.plan)
+        kept = [
+            query.catalyst.alias(there[old], names[new], like=attributes[place].handle, plain=False)
+            for place, (old, new) in enumerate(ids.items())
+            if old in there
+        ]
+        time = ids.get(inner.time) if inner.time is not None else None
+        if inner.time is not None and time is None:
+            kept.append(there[inner.time])
+            time = inner.time
+        return replace(renamed_ids(inner, ids, names), plan=query.catalyst.project(kept, inner.plan), time=time)
+    return renamed_ids(inner, ids, names)
+
+
+# ---- selections ------------------------------------------------------------------------------------------------------
+
+
+def project(query: "Translation", node: PlanNode) -> Relation:
+    """Select columns: in the head as Spark's plan, else as text, else in the tail."""
+    child = query.visit(node.child)
+    expressions = node.expressions("projectList")
+    if child.tail:
+        return query.in_tail(node, child, "it follows another step of Spark's")
+    if child.is_head:
+        return _project_head(query, node, child, expressions)
+    try:
+        return _project_behind(query, child, expressions)
+    except UntranslatableError as error:
+        if child.rankings or child.virtual:
+            raise
+        return query.in_tail(node, child, error.why)
+
+
+def _names(expressions: Sequence[Expr]) -> dict[int, str]:
+    return {one.id: one.name for one in expressions}
+
+
+def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
+    """Return the relation with the windows that a selection defines or renames."""
+    pending, parts, times = dict(child.pending), dict(child.pending_parts), set(child.times)
+    virtual = set(child.virtual)
+    for one in expressions:
+        inner = one.value
+        if inner.is_attribute:
+            if one.name.startswith(CUMULATE) or one.name == SESSION:
+                _check_event_time(inner, child)
+            if inner.id in child.pending:
+                pending[one.id] = _grown(child.pending[inner.id], one.name)
+            if inner.id in child.pending_parts:
+                parts[one.id] = child.pending_parts[inner.id]
+            times |= {one.id} if inner.id in child.times else set()
+            virtual |= {one.id} if inner.id in child.virtual or one.name.startswith(CUMULATE) else set()
+            continue
+        part = _part_of(inner, child)
+        spec = None if part is not None else window_of(inner)
+        if part is not None:
+            parts[one.id] = part
+            virtual |= {one.id} if inner.references & child.virtual else set()
+        elif spec is not None and _is_time(spec, child):
+            pending[one.id] = spec
+    return replace(child, pending=pending, pending_parts=parts, times=frozenset(times), virtual=frozenset(virtual))
+
+
+def _grown(spec: WindowSpec, name: str) -> WindowSpec:
+    """Return the window of a column; one of CUMULATE has its step in its name."""
+    return spec.cumulative(int(name.removeprefix(CUMULATE))) if name.startswith(CUMULATE) else spec
+
+
+def _check_event_time(window: Expr, child: Relation) -> None:
+    """Raise UntranslatableError for a table function whose windows only an operator can compute, over other times."""
+    if window.id not in child.pending:
+        raise UntranslatableError(
+            "SESSION and CUMULATE are windows over the event time of the rows",
+            "name the column that has the watermark: WATERMARK FOR ts AS ts - INTERVAL '5 seconds'",
+        )
+
+
+def _is_time(spec: WindowSpec, child: Relation) -> bool:
+    """Return whether an operator can compute a window: over the event time, or behind an operator over any column."""
+    return spec.attribute in child.times or (not child.is_head and spec.attribute in child.columns)
+
+
+def _part_of(e: Expr, child: Relation) -> tuple[WindowSpec, int] | None:
+    if e.kind != "GetStructField" or not e.child.is_attribute or e.child.id not in child.pending:
+        return None
+    return child.pending[e.child.id], int(e.fields["ordinal"])
+
+
+def _project_head(query: "Translation", node: PlanNode, child: Relation, expressions: Sequence[Expr]) -> Relation:
+    made = _pending_of(child, expressions)
+    names = _names(expressions)
+    virtual = made.virtual & frozenset(names)
+    rankings = {
+        one.id: child.rankings[one.value.id]
+        for one in expressions
+        if one.value.is_attribute and one.value.id in child.rankings
+    }
+    if any(one.id not in rankings and one.references & frozenset(child.rankings) for one in expressions):
+        raise UntranslatableError("a row number is used before it is bounded", "keep some rows first: where rn <= 3")
+    wrong = [one for one in expressions if one.id not in virtual and one.references & child.virtual]
+    if wrong:
+        raise UntranslatableError(
+            f"{wrong[0].sql}: a sliding window is used before its aggregation", "aggregate by the window first"
+        )
+    renamed = [
+        one.id
+        for one in expressions
+        if child.time is not None and one.value.is_attribute and one.value.id == child.time
+    ]
+    time = child.time if child.time in names or not renamed else renamed[0]
+    loses_time = time is not None and time not in names
+    if not virtual and not rankings and not loses_time and child.plan is node.child.handle:
+        plan = node.handle
+    else:
+        kept = [one.handle for one in expressions if one.id not in virtual and one.id not in rankings]
+        needed = {one for ranking in rankings.values() for one in ranking.references}
+        if loses_time and time is not None:
+            needed.add(time)
+        there = outputs(child.plan) if needed else {}
+        kept += [there[one] for one in sorted(needed - set(names)) if one in there]
+        plan = query.catalyst.project(kept, child.plan)
+    seen = frozenset(names) | {one for ranking in rankings.values() for one in ranking.references}
+    return replace(
+        made,
+        names=names,
+        plan=plan,
+        time=time,
+        times=made.times & seen,
+        virtual=virtual,
+        rankings=rankings,
+        pending={one: spec for one, spec in made.pending.items() if one in seen},
+        pending_parts={one: part for one, part in made.pending_parts.items() if one in seen},
+    )
+
+
+def _project_behind(query: "Translation", child: Relation, expressions: Sequence[Expr]) -> Relation:
+    made = _pending_of(child, expressions)
+    columns, windows, shapes, rankings = (
+        dict(child.columns),
+        dict(child.windows),
+        dict(child.shapes),
+        dict(child.rankings),
+    )
+    known_by_id: list[dict[int, Any]] = [columns, windows, shapes, rankings]
+    times, virtual = set(made.times), set(made.virtual)
+    texts: dict[str, str] = {}
+    for one in expressions:
+        inner = one.value
+        if inner.is_attribute:
+            for known in known_by_id:
+                if inner.id in known:
+                    known[one.id] = known[inner.id]
+            continue
+        if one.id in made.pending or one.id in made.pending_parts:
+            virtual.add(one.id)
+            continue
+        if inner.references & (child.virtual | frozenset(child.rankings)):
+            raise UntranslatableError(f"{one.sql}: a window or a row number is used before its operator")
+        name = fresh_name(one.name, [*child.behind.columns, *texts])
+        texts[name] = child.bound_text(inner)
+        columns[one.id] = name
+        window = window_time_of(inner)
+        if window is not None and window in child.windows:
+            times.add(one.id)
+        if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in child.shapes:
+            shapes[one.id] = child.shapes[inner.child.id]
+    return replace(
+        made,
+        names=_names(expressions),
+        stream=query.extended(child.behind, texts),
+        columns=columns,
+        windows=windows,
+        shapes=shapes,
+        times=frozenset(times),
+        virtual=frozenset(virtual),
+        rankings=rankings,
+    )
+
+
+def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0911 - one return per zone
+    """Keep rows for which a condition holds."""
+    child = query.visit(node.child)
+    if child.tail:
+        return query.in_tail(node, child, "it follows another step of Spark's")
+    condition = node.expression("condition")
+    used = condition.references
+    if used & frozenset(child.rankings):
+        return first_rows(query, child, condition)
+    if used & child.virtual:
+        if used - child.virtual <= child.times:
+            return child  # Spark's own filter of the windows that contain a row, which the operator finds itself
+        raise UntranslatableError(
+            f"{condition.sql}: a window is used before its aggregation", "filter the results of the window"
+        )
+    if child.is_head:
+        return replace(query.head_of(node, [child]), virtual=child.virtual)
+    if child.virtual and condition.kind == "IsNotNull" and used <= {spec.attribute for spec in child.pending.values()}:
+        return replace(child, stream=child.behind.where(child.bound_text(condition)))
+    try:
+        text = child.bound_text(condition)
+    except UntranslatableError as error:
+        if child.virtual or child.rankings:
+            raise
+        return query.in_tail(node, child, error.why)
+    return replace(child, stream=child.behind.where(text))
+
+
+def expand(query: "Translation", node: PlanNode) -> Relation:
+    """Take a sliding window from Spark's rows per window; rollup and cube stay Spark's."""
+    child = query.visit(node.child)
+    rows, attributes = node.fields["projections"], node.expressions("output")
+    first = _first_value(node)
+    spec = None if first is None else window_of(first)
+    if not rows or spec is None or not _is_time(spec, child) or query.options.mode == "complete":
+        if child.is_head:
+            child.check_ready("rollup, cube or a sliding window")
+            return query.head_of(node, [child])
+        raise UntranslatableError(
+            "rollup, cube and grouping sets behind an operator are not available",
+            "group by them before the first stateful step, or write each grouping as a query of its own",
+        )
+    number = attributes[0].id
+    return replace(
+        child,
+        names={one.id: one.name for one in attributes},
+        pending={**child.pending, number: spec},
+        virtual=child.virtual | {number},
+    )
+
+
+def _first_value(node: PlanNode) -> Expr | None:
+    """Return the first value of the first row that an Expand makes of a row."""
+    return node.nested_expression("projections", 0, 0)
+
+
+def union(query: "Translation", node: PlanNode) -> Relation:
+    """Combine the rows of several streams."""
+    children = [query.visit(child) for child in node.children]
+    if all(child.is_head for child in children):
+        for child in children:
+            child.check_ready("a union")
+        return _head_union(query, node, children)
+    for child, one in zip(children, node.children, strict=True):
+        if child.tail:
+            raise refusal(one, "it would run in Spark behind an operator, before a union", "select after the union")
+    parts = [query.materialised(child) for child in children]
+    names = distinct_names(list(parts[0].names.values()))
+    streams = [query.selected(part, names) for part in parts]
+    ids = list(parts[0].names)
+    places = [list(part.names) for part in parts]
+    times = frozenset(
+        number
+        for at, number in enumerate(ids)
+        if all(place[at] in part.times for place, part in zip(places, parts, strict=True))
+    )
+    return Relation(
+        names=dict(zip(ids, names, strict=True)),
+        stream=streams[0].union(*streams[1:]),
+        columns=dict(zip(ids, names, strict=True)),
+        times=times,
+    )
+
+
+def _head_union(query: "Translation", node: PlanNode, children: Sequence[Relation]) -> Relation:
+    """Keep a union of Spark's; the event time stays if it is at the same place in all streams."""
+    trimmed = []
+    for child in children:
+        there = outputs(child.plan)
+        plan = child.plan
+        if list(there) != list(child.names):
+            plan = query.catalyst.project([there[number] for number in child.names], plan)
+        trimmed.append(replace(child, plan=plan))
+    places = [
+        {at for at, number in enumerate(child.names) if number in child.times or number == child.time}
+        for child, one in zip(trimmed, node.children, strict=True)
+        if one.is_streaming
+    ]
+    shared = set.intersection(*places) if places else set()
+    made = query.head_of(node, trimmed)
+    ids = list(made.names)
+    timed = [ids[at] for at in sorted(shared)]
+    return replace(
+        made,
+        time=timed[0] if timed else None,
+        times=frozenset(timed),
+        pending={},
+        pending_parts={},
+    )

@@ -1,0 +1,233 @@
+"""Joins of two streams."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from statebed.errors import StatebedError
+from statebed.flow.intervals import Interval
+from statebed.flow.joins import AsOf, as_of
+from statebed.flow.spark_clock import MILLISECOND_US
+from statebed.format.stream_schema import Changes
+from statebed.operators.joins.interval import MAX_BOUND_US
+from statebed.queries.conditions import JoinConditions, conditions_of
+from statebed.queries.expression_text import ExpressionText
+from statebed.queries.plan_tree import Expr, PlanNode
+from statebed.queries.refusals import UntranslatableError
+from statebed.queries.relation import Relation
+from statebed.queries.windows import WindowSpec
+
+if TYPE_CHECKING:
+    from statebed.queries.translation import Translation
+
+KINDS = {
+    "Cross": "inner",
+    "FullOuter": "full",
+    "Inner": "inner",
+    "LeftAnti": "anti",
+    "LeftOuter": "left",
+    "LeftSemi": "semi",
+    "RightOuter": "right",
+}
+_ONE_SIDED = frozenset({"semi", "anti"})
+
+
+def join(query: "Translation", node: PlanNode) -> Relation:
+    """Join two streams, or a stream with a table, which stays Spark's."""
+    if not all(child.is_streaming for child in node.children):
+        return _with_table(query, node)
+    is_read = query.depth > 0
+    left, right = (query.operand(child) for child in node.children)
+    how = _kind(node)
+    conditions = conditions_of(
+        node.optional("condition"),
+        left=left.ids,
+        right=right.ids,
+        times=(left.times, right.times),
+    )
+    if right.is_versioned:
+        return _temporal_join(query, left, right, how, conditions)
+    if not conditions.equal and conditions.lower_us is None:
+        raise UntranslatableError(
+            "the two streams have no equal columns",
+            "add an equality to the condition: every row of one stream would wait for every row of the other",
+        )
+    return _Join(query, left, right, how, conditions, is_read).result()
+
+
+def _temporal_join(
+    query: "Translation", left: Relation, right: Relation, how: str, conditions: JoinConditions
+) -> Relation:
+    """Join each row with the newest version of its key at the row's event time: FOR SYSTEM_TIME AS OF."""
+    given = [one for one in conditions.rest if one.kind == "IsNotNull" and one.references <= left.ids]
+    if len(given) != 1 or not given[0].references <= left.times:
+        raise UntranslatableError(
+            "FOR SYSTEM_TIME AS OF takes the event time of the left side",
+            "write a JOIN b FOR SYSTEM_TIME AS OF a.ts ON a.key = b.key, where a has WATERMARK FOR ts",
+        )
+    others = [one for one in conditions.rest if one is not given[0]]
+    if others or conditions.lower_us is not None or conditions.upper_us is not None or how not in {"inner", "left"}:
+        raise UntranslatableError(
+            "a temporal join is an inner or left join on equal columns alone", "move other conditions to WHERE"
+        )
+    if not conditions.equal:
+        raise UntranslatableError("a temporal join needs the key of the versions", "write ON a.key = b.key")
+    return _Join(query, left, right, how, JoinConditions(conditions.equal), is_read=False, as_of=as_of()).result()
+
+
+def _kind(node: PlanNode) -> str:
+    given = node.fields["joinType"]
+    name = (given.get("object") or given.get("product-class") or "").rpartition(".")[2].rstrip("$")
+    if name not in KINDS:
+        raise UntranslatableError(f"a join of the kind {name or given}", f"use one of {', '.join(sorted(KINDS))}")
+    return KINDS[name]
+
+
+def _with_table(query: "Translation", node: PlanNode) -> Relation:
+    """Join a stream with a table: in the head, or on the way to the sink. Each row of the stream is joined once."""
+    stream_is_left = node.children[0].is_streaming
+    how = _kind(node)
+    allowed = {"inner", "left", "semi", "anti"} if stream_is_left else {"inner", "right"}
+    if how not in allowed:
+        raise UntranslatableError(
+            f"a {how} join keeps rows of the table without a partner, which a stream never knows for sure",
+            "put the stream on the side whose rows are kept, or use an inner join",
+        )
+    return query.spark_step(node)
+
+
+@dataclass(frozen=True)
+class _Join:
+    query: "Translation"
+    left: Relation
+    right: Relation
+    how: str
+    conditions: JoinConditions
+    is_read: bool
+    """Whether another stateful step reads the results."""
+    as_of: AsOf | None = None
+
+    def result(self) -> Relation:
+        query, equal = self.query, self.conditions.equal
+        names = [f"join_key_{place}" for place in range(len(equal))]
+        window = self._pending_window(names)
+        left = query.materialised(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window=window)
+        keys = [name for name in left.behind.columns if name.startswith("join_key_")]
+        avoid = [name for name in left.behind.columns if name not in keys]
+        right = query.materialised(
+            self.right, dict(zip(names, (b for _, b in equal), strict=True)), avoid=avoid, window=window
+        )
+        columns, windows = {**left.columns, **right.columns}, {**left.windows, **right.windows}
+        self._check_one_sided()
+        within = None if self.as_of is not None else self._within(left, right)
+        remaining = list(self.conditions.rest)
+        if within is None:
+            remaining += self.conditions.bounds
+        elif self._waits_like_spark:
+            within = self._widened(within)
+            remaining += self.conditions.bounds
+        writer = ExpressionText(columns, windows)
+        condition = " and ".join(writer.text(one) for one in remaining) or None
+        try:
+            stream = left.behind.join(
+                right.behind,
+                on=keys,
+                within=within,
+                as_of=self.as_of,
+                how=self.how,
+                condition=condition,
+                name=query.operator_name("join"),
+            )
+        except StatebedError as error:
+            raise UntranslatableError(error.what, error.fix) from error
+        return self._described(left, right, stream, within)
+
+    def _within(self, left: Relation, right: Relation) -> Interval | None:
+        """Return the bounds of the time difference; None for a join that updates its results for ever."""
+        lower, upper = self.conditions.lower_us, self.conditions.upper_us
+        shape = self._shared_window()
+        if lower is None and upper is None and shape is not None:
+            lower = upper = 0  # rows of one window have one event time
+        timed = all(side.behind.is_timed and side.behind.output.changes is Changes.APPEND for side in (left, right))
+        if not timed or (lower is None and upper is None and self.how != "inner"):
+            return None
+        return Interval(-MAX_BOUND_US if lower is None else lower, MAX_BOUND_US if upper is None else upper)
+
+    @property
+    def _waits_like_spark(self) -> bool:
+        """Whether it matters when Spark drops a row from its state: then unmatched rows are emitted."""
+        return (
+            self.query.options.follows_spark
+            and bool(self.conditions.bounds)
+            and any(one.kind != "EqualTo" for one in self.conditions.bounds)
+            and (self.how not in {"inner", "semi"} or self.is_read)
+        )
+
+    def _widened(self, within: Interval) -> Interval:
+        """Return the bounds by which Spark keeps rows: a millisecond longer, unless the bound itself is excluded."""
+        lower, upper = within.lower_us, within.upper_us
+        strict_lower, strict_upper = self.conditions.is_strict
+        if lower > -MAX_BOUND_US:
+            lower -= 1 if strict_lower else MILLISECOND_US
+        if upper < MAX_BOUND_US:
+            upper += 1 if strict_upper else MILLISECOND_US
+        return Interval(lower, upper)
+
+    def _check_one_sided(self) -> None:
+        """Refuse conditions on the rows of a side that is kept: Spark emits rows that fail them at once."""
+        kept = {"left": [self.left], "right": [self.right], "full": [self.left, self.right]}.get(self.how, [])
+        for side in kept:
+            for one in self.conditions.rest:
+                if one.references and one.references <= side.ids and self.query.options.follows_spark:
+                    raise UntranslatableError(
+                        f"the condition {one.sql} is about rows of one side alone, which an outer join keeps",
+                        "filter the rows before the join and add the others with a union, or use clock='statebed'",
+                    )
+
+    def _pending_window(self, names: Sequence[str]) -> str | None:
+        """Return the key that is a window of rows of both sides; None if no key is, or operators made the windows."""
+        for name, (a, b) in zip(names, self.conditions.equal, strict=True):
+            sides = ((a, self.left), (b, self.right))
+            if all(side.is_head and one.is_attribute and one.id in side.pending for one, side in sides):
+                return name
+        return None
+
+    def _shared_window(self) -> WindowSpec | None:
+        """Return the shape of the windows that are equal in a pair; None if there are none."""
+        for a, b in self.conditions.equal:
+            one, other = _shape_of(a, self.left), _shape_of(b, self.right)
+            if one is not None and other is not None and one.tiles_like(other):
+                return one
+        return None
+
+    def _described(self, left: Relation, right: Relation, stream: Any, within: Interval | None) -> Relation:
+        kept = (left,) if self.how in _ONE_SIDED else (left, right)
+        times: frozenset[int] = frozenset()
+        if self.how in _ONE_SIDED or self.as_of is not None:
+            times = self.left.times
+        elif within is not None:
+            # The event time of a pair is the later one of its rows.
+            if within.upper_us <= 0 and self.how in {"inner", "left"}:
+                times |= self.left.times
+            if within.lower_us >= 0 and self.how in {"inner", "right"}:
+                times |= self.right.times
+        return Relation(
+            names={number: name for side in kept for number, name in side.names.items()},
+            label=left.label,
+            stream=stream,
+            columns={number: name for side in kept for number, name in side.columns.items()},
+            windows={number: window for side in kept for number, window in side.windows.items()},
+            shapes={number: shape for side in kept for number, shape in side.shapes.items()},
+            times=times,
+        )
+
+
+def _shape_of(e: Expr, relation: Relation) -> WindowSpec | None:
+    """Return the shape of a window, or of the window that an expression is the start or end of."""
+    inner = e.child if e.kind == "GetStructField" else e
+    if not inner.is_attribute:
+        return None
+    found = relation.shapes.get(inner.id)
+    if found is None and inner.id in relation.pending and inner.id not in relation.virtual:
+        found = relation.pending[inner.id]
+    return found

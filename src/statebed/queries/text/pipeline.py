@@ -1,0 +1,126 @@
+"""A whole pipeline as SQL text: settings, tables, views and INSERTs become one job.
+
+SET 'job' = 'clicks';
+CREATE TABLE clicks (...) WITH (connector = 'filesystem', ...);
+INSERT INTO per_minute SELECT ...;
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from statebed.config.settings import DECLARATIONS
+from statebed.errors import StatebedError
+from statebed.queries.job import QueryJob
+from statebed.queries.text.spark_errors import nearest
+from statebed.sql.source_text import SqlSpan, SqlText
+from statebed.sql.statement_parser import parse_statements
+from statebed.sql.statements import InsertInto, SelectQuery, SetOption
+
+_JOB_NAMES = ("job", "pipeline.name")
+_TRIGGER = "processing_time"
+_SPARK = "spark."
+_OTHER_SETTINGS = {"parallelism.default": "parallelism"}
+"""Settings of other systems by our names."""
+
+
+@dataclass(frozen=True)
+class SqlPipeline:
+    """A job made from SQL text."""
+
+    source: SqlText
+    job: QueryJob
+    processing_time: str | None
+    """How often the job looks for input, if the text says so."""
+
+
+def read_pipeline(
+    source: SqlText,
+    *,
+    name: str | None = None,
+    state: str | Path | None = None,
+    settings: Sequence[tuple[str, str]] = (),
+    spark: SparkSession | None = None,
+) -> SqlPipeline:
+    """Make a job from SQL text; raise InputError at the place of a mistake.
+
+    `name`, `state` and `settings` take precedence over SET statements of the text. Without a name the job is called
+    after the file.
+    """
+    statements = parse_statements(source)
+    options = [entry for entry in statements if isinstance(entry, SetOption)]
+    rest = [entry for entry in statements if not isinstance(entry, SetOption)]
+    if not any(isinstance(entry, InsertInto | SelectQuery) for entry in rest):
+        raise source.mistake(
+            "the text has no INSERT and no SELECT, so there is nothing to run",
+            statements[-1].span if statements else SqlSpan(0, 0),
+            fix="add INSERT INTO table SELECT ...",
+        )
+    chosen = _Settings(source, options)
+    job_name = name or chosen.job or _name_of(source)
+    job = chosen.made(job_name, state, dict(settings), spark)
+    for option in options:
+        if option.name.text.startswith(_SPARK):
+            _set_spark(source, job.spark, option)
+    job.run_statements(source, rest)
+    return SqlPipeline(source, job, dict(settings).get(_TRIGGER) or chosen.value(_TRIGGER))
+
+
+class _Settings:
+    """SET statements of a text."""
+
+    def __init__(self, source: SqlText, options: Sequence[SetOption]) -> None:
+        self._source = source
+        self._options: dict[str, SetOption] = {}
+        for option in options:
+            name = _OTHER_SETTINGS.get(option.name.text, option.name.text)
+            if not (name in DECLARATIONS or name in _JOB_NAMES or name == _TRIGGER or name.startswith(_SPARK)):
+                known = ["job", _TRIGGER, *DECLARATIONS]
+                raise source.mistake(
+                    f"there is no setting {name!r}", option.name.span, fix=nearest(name, known, what="settings")
+                )
+            self._options[name] = option
+
+    @property
+    def job(self) -> str | None:
+        return next((self._options[name].value.text for name in _JOB_NAMES if name in self._options), None)
+
+    def value(self, name: str) -> str | None:
+        option = self._options.get(name)
+        return None if option is None else option.value.text
+
+    def made(self, name: str, state: str | Path | None, more: dict[str, str], spark: SparkSession | None) -> QueryJob:
+        """Create the job with these settings."""
+        values: dict[str, Any] = {
+            entry: self._options[entry].value.text for entry in self._options if entry in DECLARATIONS
+        }
+        values |= {entry: value for entry, value in more.items() if entry != _TRIGGER}
+        location = state if state is not None else values.pop("state", None)
+        values.pop("state", None)
+        try:
+            return QueryJob(name, state=location, settings=values, spark=spark)
+        except StatebedError as error:
+            for setting in (*_JOB_NAMES, *self._options):
+                option = self._options.get(setting)
+                if option is not None and (setting in error.where or setting in _JOB_NAMES):
+                    raise self._source.mistake(error.what, option.value.span, fix=error.fix) from error
+            raise
+
+
+def _name_of(source: SqlText) -> str:
+    """Return the name of the file without its suffix, as the name of a job."""
+    return re.sub(r"\W+", "_", Path(source.name).stem, flags=re.ASCII).strip("_").lower() or "sql"
+
+
+def _set_spark(source: SqlText, spark: SparkSession, option: SetOption) -> None:
+    try:
+        spark.conf.set(option.name.text, option.value.text)
+    except PySparkException as error:
+        raise source.mistake(
+            str(error).splitlines()[0], option.span, fix="set it where the Spark session is made"
+        ) from error

@@ -1,0 +1,117 @@
+"""Tables that SQL text of a job can read: its sources, and views over them."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from statebed.queries.text.spark_errors import quiet_analysis, text_error
+from statebed.queries.text.table_definitions import TableDefinition
+from statebed.queries.text.text_translation import TextTranslation
+from statebed.queries.translation import Options
+from statebed.spark.api.job import Job
+from statebed.spark.api.stream import JobStream
+from statebed.spark.plan.source_frames import HIDDEN, event_time_of
+from statebed.sql.query_rewriter import SparkQuery, rewrite_query
+from statebed.sql.source_text import SqlText
+from statebed.sql.sql_tokens import SqlToken
+from statebed.sql.statements import QueryText
+
+TEXT_OPTIONS = Options(clock="statebed")
+"""How queries of SQL text are run: each operator has a watermark of its own."""
+
+
+class SqlTables:
+    """Sources and views of one job, by name, for its SQL text."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sources: dict[str, JobStream] = {}
+        self.views: dict[str, DataFrame] = {}
+        self.definitions: dict[str, TableDefinition] = {}
+        self._texts: dict[str, SparkQuery] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return [*dict.fromkeys([*self.definitions, *self._sources, *self.views])]
+
+    def define(self, definition: TableDefinition) -> None:
+        """Add a table, which becomes a source of the job when a query first reads it."""
+        self.definitions[definition.name.lower()] = definition
+
+    def add_source(self, name: str, stream: JobStream) -> None:
+        """Make a source of the job a table."""
+        self._sources[name.lower()] = stream
+
+    def add_view(self, name: str, df: DataFrame) -> None:
+        """Make the rows of a query a table."""
+        self.views[name.lower()] = df
+
+    def analysed(self, source: SqlText, query: QueryText, *, label: str) -> tuple[DataFrame, SparkQuery]:
+        """Let Spark parse and analyse a query; raise InputError at the place of a mistake."""
+        read = {name: self._frame(name) for name in self._mentioned(query.tokens, source)}
+        frames = {name: frame for name, frame in read.items() if frame is not None}
+        times = {name: _event_time(frame) for name, frame in frames.items()}
+        rewritten = rewrite_query(source, query, label=label, event_times=times)
+        session = self._job.spark
+        with _registered(session, frames), quiet_analysis():
+            try:
+                df = session.sql(rewritten.text)
+            except PySparkException as error:
+                written = [name for name, frame in read.items() if frame is None]
+                raise text_error(error, rewritten, tables=self.names, written=written) from error
+        self._texts[rewritten.text] = rewritten
+        return df, rewritten
+
+    def translated(self, df: DataFrame, query: SparkQuery, options: Options) -> JobStream:
+        """Return the stream of an analysed query."""
+        if not df.isStreaming:
+            span = query.blocks[0].span
+            raise query.rewritten.source.mistake(
+                "the query reads no stream", span, fix=f"read one of the tables {', '.join(self.names) or '(none)'}"
+            )
+        translation = TextTranslation(self._job, df, options, query=query, texts=self._texts, sources=self._sources)
+        stream: JobStream = translation.result()
+        return stream
+
+    def _mentioned(self, tokens: tuple[SqlToken, ...], source: SqlText) -> list[str]:
+        words = {
+            (token.value if not token.is_word(token.value) else source.slice(token.span)).lower() for token in tokens
+        }
+        return [name for name in self.names if name in words]
+
+    def _frame(self, name: str) -> DataFrame | None:
+        """Return the rows of a table; None if it cannot be read."""
+        if name in self.views:
+            return self.views[name]
+        if name not in self._sources:
+            definition = self.definitions[name]
+            if not definition.is_readable:
+                return None
+            frame, watermark = definition.opened()
+            self._sources[name] = self._job.source(frame, name=definition.name, watermark=watermark)
+        read = self._sources[name].frame
+        assert read is not None
+        return read.df.drop(*HIDDEN)
+
+
+def _event_time(df: DataFrame) -> str | None:
+    result = event_time_of(df, where="SQL")
+    return None if result is None else result.column
+
+
+@contextlib.contextmanager
+def _registered(session: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Make frames temporary views while Spark analyses a query; the user's own views of these names come back."""
+    catalog = session._jsparkSession.sessionState().catalog()  # noqa: SLF001 - no public way to ask for views alone
+    hidden = {name: session.table(name) for name in frames if catalog.getTempView(name).isDefined()}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"`{name}`")
+    try:
+        yield
+    finally:
+        for name in frames:
+            session.catalog.dropTempView(name)
+            if name in hidden:
+                hidden[name].createOrReplaceTempView(f"`{name}`")

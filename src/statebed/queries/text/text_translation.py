@@ -1,0 +1,129 @@
+"""Translation of a query that came from text: operators are named after its blocks, refusals point into it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from statebed.errors import StatebedError
+from statebed.queries.catalyst import outputs
+from statebed.queries.plan_tree import PlanNode
+from statebed.queries.relation import Relation
+from statebed.queries.translation import Options, Translation
+from statebed.spark.api.job import Job
+from statebed.spark.api.stream import JobStream
+from statebed.sql.query_blocks import block_at
+from statebed.sql.query_rewriter import SparkQuery
+from statebed.sql.source_text import SqlSpan
+
+
+class TextTranslation(Translation):
+    """Translates a query of SQL text.
+
+    `texts` has every query by its text as Spark parsed it, because a plan contains the plans of views. `sources` are
+    the job's sources that the query may read, by the names of their tables.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        df: DataFrame,
+        options: Options,
+        *,
+        query: SparkQuery,
+        texts: Mapping[str, SparkQuery],
+        sources: Mapping[str, JobStream],
+    ) -> None:
+        super().__init__(job, df, options)
+        self._query = query
+        self._texts = texts
+        self._sources = sources
+        self._visited: list[PlanNode] = []
+        self._leaves: dict[frozenset[int], str] = {}
+        """Tables by the attributes of their streams."""
+
+    def result(self) -> Any:
+        try:
+            return super().result()
+        except StatebedError as error:
+            raise self._placed(error, None) from error
+
+    def visit(self, node: PlanNode) -> Relation:
+        self._visited.append(node)
+        try:
+            if node.kind == "SubqueryAlias":
+                self._note_source(node)
+            return super().visit(node)
+        except StatebedError as error:
+            raise self._placed(error, node) from error
+        finally:
+            self._visited.pop()
+
+    def operator_name(self, kind: str) -> str:
+        """Name an operator after its block: `NAME` hint, or the block's label and the kind of operator."""
+        query, span = self._place()
+        block = block_at(query.blocks, span)
+        name = f"{block.label}_{kind}"
+        if block.hint is not None:
+            is_inner = kind == "join" and block.is_grouped
+            name = f"{block.hint}_{kind}" if is_inner or block.hint in self.job.graph.names else block.hint
+        result, count = name, 1
+        while result in self.job.graph.names:
+            count += 1
+            result = f"{name}_{count}"
+        return result
+
+    def source_of(self, frame: DataFrame, label: str) -> JobStream:
+        """Return the stream of a frame: of the registered source that it reads, or of a new one."""
+        name = self._registered(frame)
+        if name is None:
+            return super().source_of(frame, label)
+
+        def selected(_: DataFrame) -> DataFrame:
+            return frame
+
+        stream: JobStream = self._sources[name].transform(selected)
+        return stream
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _note_source(self, node: PlanNode) -> None:
+        name = str(node.fields["identifier"]["name"]).lower()
+        if name in self._sources and node.child.kind == "View":
+            for entry in node.walk():
+                if not entry.children and entry.is_streaming:
+                    self._leaves[frozenset(outputs(entry.handle))] = name
+
+    def _registered(self, frame: DataFrame) -> str | None:
+        """Return the table that a frame reads, if it reads a single one."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+        leaves = plan.collectLeaves()
+        streams = [leaves.apply(place) for place in range(leaves.size()) if leaves.apply(place).isStreaming()]
+        names = {self._leaves.get(frozenset(outputs(entry))) for entry in streams}
+        return names.pop() if len(names) == 1 else None
+
+    def _place(self) -> tuple[SparkQuery, SqlSpan]:
+        """Return the place of the node that is visited, or of the nearest one around it that has a place."""
+        for node in reversed(self._visited):
+            result = self._origin(node)
+            if result is not None:
+                return result
+        whole = self._query.rewritten
+        return self._query, whole.origin(SqlSpan(0, len(whole.text)))
+
+    def _origin(self, node: PlanNode) -> tuple[SparkQuery, SqlSpan] | None:
+        origin = node.handle.origin()
+        text, start, stop = origin.sqlText(), origin.startIndex(), origin.stopIndex()
+        if text.isEmpty() or start.isEmpty() or stop.isEmpty() or str(text.get()) not in self._texts:
+            return None
+        query = self._texts[str(text.get())]
+        return query, query.rewritten.origin(SqlSpan(int(start.get()), int(stop.get()) + 1))
+
+    def _placed(self, error: StatebedError, node: PlanNode | None) -> StatebedError:
+        if isinstance(error.__cause__, StatebedError) and "^" in error.where:
+            return error  # an inner node has placed it
+        query, span = self._place()
+        if node is None:
+            whole = self._query.rewritten
+            query, span = self._query, whole.origin(SqlSpan(0, len(whole.text)))
+        return type(error)(error.what, where=query.rewritten.source.shown(span), fix=error.fix)

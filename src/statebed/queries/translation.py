@@ -1,0 +1,310 @@
+"""Translation of the analysed plan of a streaming DataFrame into a stream of a job.
+
+Three zones. The *head*, before the first stateful step, stays a plan of Spark's. *Between* operators, expressions are
+SQL text that runs on Arrow. The *tail*, behind the last operator, is text as well, and where our expressions lack a
+function, a plan of Spark's over the rows of each committed epoch on their way to the sink.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from statebed.flow.keys import quoted
+from statebed.queries import groups, row_numbers, row_steps, stream_joins
+from statebed.queries.catalyst import Catalyst, outputs
+from statebed.queries.expression_text import WindowColumns
+from statebed.queries.plan_tree import Expr, PlanNode, analysed_plan
+from statebed.queries.pushed_filters import pushed_filters
+from statebed.queries.query_clock import spark_clock
+from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, UntranslatableError, refusal
+from statebed.queries.relation import Relation, distinct_names, fresh_name
+from statebed.queries.tail import tail_function
+from statebed.spark.api.job import Job
+from statebed.spark.api.stream import JobStream
+from statebed.spark.plan.source_frames import WATERMARK_KEY
+
+MODES = ("append", "update", "complete")
+CLOCKS = ("spark", "statebed")
+_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join", "Window"})
+_PASSES = frozenset({"SubqueryAlias", "View"})
+Step = Callable[["Translation", PlanNode], Relation]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a query is run."""
+
+    mode: str | None = None
+    """Output mode of Spark's; None for final rows where windows close, and a changelog elsewhere."""
+    approximate: bool = False
+    """Whether aggregates are accepted whose results differ from Spark's."""
+    clock: str = "spark"
+    """Clock of the operators: "spark" for one watermark of the query, "statebed" for one of each operator."""
+
+    whole_table: bool = False
+    """Whether steps behind an aggregation see all its results in each epoch, as in complete mode."""
+    tail_has_weights: bool = True
+    """Whether Spark's steps on the way to the sink see the weights of a changelog."""
+
+    @property
+    def follows_spark(self) -> bool:
+        return self.clock == "spark"
+
+
+class Translation:
+    """Translates one query into streams of a job."""
+
+    def __init__(self, job: Job, df: DataFrame, options: Options) -> None:
+        self.job, self.df, self.options = job, df, options
+        self.catalyst = Catalyst(df.sparkSession)
+        self.plan = analysed_plan(df)
+        self.notes: list[str] = []
+        """Remarks of `explain` on steps that did not become operators."""
+        self.ctes: dict[int, PlanNode] = {}
+        self.tail_steps: tuple[PlanNode, ...] = ()
+        self.pushed = pushed_filters(self.catalyst, self.plan)
+        self.depth = 0
+        """Number of stateful steps above the node that is visited."""
+        self.clock = spark_clock(self.catalyst, self.plan) if options.follows_spark else None
+        self._operators: dict[str, int] = {}
+        self._tail_reason = ""
+
+    def result(self) -> Any:
+        """Return a stream of the job, or its rows on their way to a sink if Spark computes the tail."""
+        found = self.visit(self.plan)
+        self._check_ranked(self.plan, found)
+        names = distinct_names([str(name) for name in self.df.columns])
+        self.tail_steps = found.tail
+        if found.tail:
+            function = tail_function(self.catalyst, found, names, has_weights=self.options.tail_has_weights)
+            return found.behind.transform(function)
+        try:
+            found.check_ready("the result")
+        except UntranslatableError as error:
+            raise refusal(self.plan, error.why, error.fix) from error
+        if found.is_head:
+            stream, _ = self.opened(found, [(one, name) for one, name in zip(found.names, names, strict=True)])
+            return stream.select(*(quoted(name) for name in names))
+        return self.selected(found, names)
+
+    # ---- nodes ---------------------------------------------------------------------------------------------------
+
+    def visit(self, node: PlanNode) -> Relation:
+        """Return the rows of a node."""
+        if node.kind in NEVER and node.is_streaming:
+            if not self.options.whole_table or node.kind not in ALLOWED_OVER_TABLES:
+                raise refusal(node, *NEVER[node.kind])
+            return self.spark_step(node)
+        if not node.is_streaming:
+            return self.spark_step(node)
+        step = _STEPS.get(node.kind)
+        try:
+            return self.spark_step(node) if step is None else step(self, node)
+        except UntranslatableError as error:
+            raise refusal(node, error.why, error.fix) from error
+
+    def operand(self, node: PlanNode) -> Relation:
+        """Return the rows that an operator reads."""
+        self.depth += 1
+        found = self.visit(node)
+        self.depth -= 1
+        if found.tail:
+            raise refusal(
+                found.tail[0],
+                f"it stands between two stateful steps, where expressions run on Arrow: {self._tail_reason}",
+                "compute it before the first stateful step, or use functions of docs/reference/expressions.md",
+            )
+        self._check_ranked(node, found)
+        return found
+
+    def _check_ranked(self, node: PlanNode, found: Relation) -> None:
+        if found.rankings and not found.tail:
+            raise refusal(node, "row numbers have no upper bound", "keep the first rows of each: where('rn <= 3')")
+
+    def spark_step(self, node: PlanNode) -> Relation:
+        """Return the rows of a step that only Spark knows: part of the head or of the tail."""
+        children = [self.visit(child) for child in node.children]
+        behind = [child for child in children if not child.is_head]
+        if behind:
+            if sum(child.is_streaming for child in node.children) > 1:
+                raise UntranslatableError("it combines results of operators in a way that only Spark knows")
+            return self.in_tail(node, behind[0], "only Spark knows this step")
+        for child in children:
+            child.check_ready("this step")
+        return self.head_of(node, children)
+
+    def head_of(self, node: PlanNode, children: Sequence[Relation]) -> Relation:
+        """Return a step of the head with the plan that its inputs have."""
+        unchanged = all(child.plan is one.handle for child, one in zip(children, node.children, strict=True))
+        plans = [child.plan for child in children]
+        plan = node.handle if unchanged else self.catalyst.with_children(node.handle, plans)
+        names = self.names_of(node)
+        streams = [child for child, one in zip(children, node.children, strict=True) if one.is_streaming]
+        like = streams[0] if streams else (children[0] if children else None)
+        if like is None:
+            return Relation(names, plan=plan)
+        timed = [child for child in streams if child.time is not None]
+        there = outputs(plan) if timed else {}
+        time = next((child.time for child in timed if child.time in there), None)
+        return replace(
+            like,
+            names=names,
+            plan=plan,
+            time=time,
+            times=frozenset(one for child in streams for one in child.times if one in names),
+            pending={one: spec for one, spec in like.pending.items() if one in names},
+            pending_parts={one: part for one, part in like.pending_parts.items() if one in names},
+        )
+
+    def in_tail(self, node: PlanNode, child: Relation, why: str) -> Relation:
+        """Return the rows with a step that Spark computes on the way to the sink."""
+        child.check_ready("a step of Spark's")
+        self.notes.append(f"{STEPS.get(node.kind, node.kind)} runs in Spark on the way to the sink: {why}")
+        if not child.tail:
+            self._tail_reason = why
+        return replace(child, names=self.names_of(node), tail=(*child.tail, node))
+
+    def names_of(self, node: PlanNode) -> dict[int, str]:
+        """Return the attributes of a node's rows."""
+        return dict(outputs(node.handle).names)
+
+    # ---- streams -------------------------------------------------------------------------------------------------
+
+    def delay_ms(self) -> int:
+        """Return the longest delay of the query's watermarks."""
+        return max((one.delay_ms for one in self.clock.watermarks), default=0) if self.clock is not None else 0
+
+    def operator_name(self, kind: str) -> str:
+        """Return a name for the next operator of a kind: by its place in the query, the same in every start."""
+        self._operators[kind] = self._operators.get(kind, 0) + 1
+        count = self._operators[kind]
+        name = kind if count == 1 else f"{kind}_{count}"
+        return self.operator_name(kind) if name in self.job.graph.names else name
+
+    def opened(
+        self, head: Relation, wanted: Sequence[tuple[int | Expr, str]], *, window: str | None = None
+    ) -> tuple[Any, str | None]:
+        """Make a source of the head, with these attributes and expressions as columns.
+
+        Return its stream and the column of the event time. If `window` is one of the columns, the event time of a row
+        is the last microsecond of that window, by which Spark judges rows that are joined by window.
+        """
+        there = outputs(head.plan)
+        columns, time = [], None
+        for value, name in wanted:
+            number = value if isinstance(value, int) else (value.id if value.is_attribute else None)
+            is_time = window is None and number is not None and number == head.time and time is None
+            given = there[number] if number is not None else value.handle  # type: ignore[union-attr]
+            columns.append(self.catalyst.alias(given, name, plain=not is_time))
+            time = name if is_time else time
+        if window is None and head.time is not None and time is None:
+            time = fresh_name("event_time", [name for _, name in wanted])
+            columns.append(self.catalyst.alias(there[head.time], time, plain=False))
+        if not columns:
+            columns.append(self.catalyst.alias(next(iter(there.values())), "row"))
+        frame = self.catalyst.frame(self.catalyst.project(columns, head.plan))
+        if window is not None:
+            time = fresh_name("event_time", frame.columns)
+            last = F.expr(f"{quoted(window)}.end - interval 1 microsecond")
+            frame = frame.select("*", last.alias(time, metadata={WATERMARK_KEY: self.delay_ms()}))
+        return self.source_of(frame, head.label), time
+
+    def source_of(self, frame: DataFrame, label: str) -> JobStream:
+        """Return the stream of a frame, as a source of the job that is called after its label."""
+        name, count = label, 1
+        while name in self.job.graph.names:
+            count += 1
+            name = f"{label}_{count}"
+        stream = Job.source(self.job, frame, name=name)
+        if self.clock is not None:
+            self.job.graph.spark_clocks[name] = self.clock
+        return stream
+
+    def materialised(
+        self,
+        relation: Relation,
+        extra: Mapping[str, Expr] | None = None,
+        *,
+        avoid: Sequence[str] = (),
+        window: str | None = None,
+    ) -> Relation:
+        """Return a stream with a column for each attribute, and for each extra expression.
+
+        A window takes two columns; an extra one that is a window becomes `name` and `name_end`.
+        """
+        relation.check_ready("this step")
+        if relation.is_head and window is None and relation.time not in relation.names:
+            relation = replace(relation, time=None)  # as in Spark, rows without the column have no event time
+        taken: list[str] = [*avoid, *(extra or {})]
+        columns: dict[int, str] = {}
+        windows: dict[int, WindowColumns] = {}
+        texts: list[str] = []
+        for number, label in relation.names.items():
+            if number in relation.windows:
+                ends = [fresh_name(f"{label}_{part}", taken) for part in ("start", "end")]
+                windows[number] = WindowColumns(*ends)
+                taken += ends
+                old = relation.windows[number]
+                texts += [f"{quoted(a)} as {quoted(b)}" for a, b in zip((old.start, old.end), ends, strict=True)]
+                continue
+            columns[number] = fresh_name(label, taken)
+            taken.append(columns[number])
+            if not relation.is_head:
+                texts.append(f"{quoted(relation.columns[number])} as {quoted(columns[number])}")
+        if relation.is_head:
+            wanted: list[tuple[int | Expr, str]] = list(columns.items())
+            wanted += [(one, name) for name, one in (extra or {}).items()]
+            stream, _ = self.opened(relation, wanted, window=window)
+            stream = stream.select(*(quoted(name) for _, name in wanted))
+        else:
+            for name, one in (extra or {}).items():
+                if one.is_attribute and one.id in relation.windows:
+                    ends_of = relation.windows[one.id]
+                    texts += [f"{quoted(ends_of.start)} as {quoted(name)}", f"{quoted(ends_of.end)} as {name}_end"]
+                else:
+                    texts.append(f"{relation.bound_text(one)} as {quoted(name)}")
+            stream = relation.behind.select(*texts)
+        return replace(relation, plan=None, time=None, stream=stream, columns=columns, windows=windows)
+
+    def extended(self, stream: Any, made: Mapping[str, str]) -> Any:
+        """Return a stream with more columns."""
+        if not made:
+            return stream
+        return stream.select(
+            *map(quoted, stream.columns), *(f"{text} as {quoted(name)}" for name, text in made.items())
+        )
+
+    def selected(self, relation: Relation, names: Sequence[str]) -> Any:
+        """Return a stream of exactly the node's attributes under these names."""
+        writer = relation.text
+        texts = []
+        for number, name in zip(relation.names, names, strict=True):
+            window = relation.windows.get(number)
+            if window is not None:
+                value = f"named_struct('start', {quoted(window.start)}, 'end', {quoted(window.end)})"
+            else:
+                value = quoted(writer.columns[number])
+            texts.append(f"{value} as {quoted(name)}")
+        return relation.behind.select(*texts)
+
+
+_STEPS: dict[str, Step] = {
+    "Aggregate": groups.aggregate,
+    "CTERelationRef": row_steps.cte_reference,
+    "Deduplicate": groups.deduplicate,
+    "DeduplicateWithinWatermark": groups.deduplicate_within_watermark,
+    "Distinct": groups.distinct,
+    "EventTimeWatermark": row_steps.watermark,
+    "Expand": row_steps.expand,
+    "Filter": row_steps.filter_rows,
+    "Join": stream_joins.join,
+    "Project": row_steps.project,
+    "SubqueryAlias": row_steps.named,
+    "Union": row_steps.union,
+    "View": row_steps.passed,
+    "Window": row_numbers.window_functions,
+    "WithCTE": row_steps.with_cte,
+}

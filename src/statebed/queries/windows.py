@@ -1,0 +1,120 @@
+"""Windows in analysed plans: Spark's analyser writes them as arithmetic, from which size, slide and offset are read."""
+
+from dataclasses import dataclass, replace
+
+from statebed.operators import Window, sliding, tumbling
+from statebed.operators.window_definition import SessionWindow, cumulative
+from statebed.queries.expression_text import interval_us
+from statebed.queries.plan_tree import Expr
+from statebed.queries.refusals import UntranslatableError
+
+_START, _END = 1, 3
+"""Positions of the values among the arguments of named_struct('start', ..., 'end', ...)."""
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """A window over a timestamp column: size, slide and offset, or the gap of a session, in microseconds."""
+
+    attribute: int
+    """Id of the timestamp column."""
+    size_us: int = 0
+    slide_us: int = 0
+    offset_us: int = 0
+    gap_us: int = 0
+    is_cumulative: bool = False
+    """Whether windows grow by the slide up to the size, and then start again."""
+
+    @property
+    def is_session(self) -> bool:
+        return self.gap_us > 0
+
+    def tiles_like(self, other: "WindowSpec") -> bool:
+        """Return whether both cut time in the same way, whatever column they are over."""
+        return self == replace(other, attribute=self.attribute)
+
+    def cumulative(self, step_us: int) -> "WindowSpec":
+        """Return a window of the same size that grows by steps."""
+        return replace(self, slide_us=step_us, is_cumulative=True)
+
+    def window(self, on: str | None) -> Window | SessionWindow:
+        """Return the window for an operator; `on` names the time column, unless it is the event time of the rows."""
+        if self.is_session:
+            return SessionWindow(self.gap_us, on)
+        size, slide, offset = (_span(us) for us in (self.size_us, self.slide_us, self.offset_us))
+        if self.is_cumulative:
+            return cumulative(size, slide, offset, on=on)
+        if self.size_us == self.slide_us:
+            return tumbling(size, offset, on=on)
+        return sliding(size, slide, offset, on=on)
+
+
+def _span(us: int) -> str:
+    return f"{us} microseconds"
+
+
+def window_of(e: Expr) -> WindowSpec | None:
+    """Recognise the struct that window() or session_window() became; None if it is another struct."""
+    if e.kind != "CreateNamedStruct" or [one.fields.get("value") for one in e.children[::2]] != ["start", "end"]:
+        return None
+    start, end = _bare(e.children[_START]), _bare(e.children[_END])
+    if {start.kind, end.kind} != {"PreciseTimestampConversion"}:
+        return None
+    return _fixed(start.child, end.child) or _session(start.child, end.child)
+
+
+def window_time_of(e: Expr) -> int | None:
+    """Return the id of the window in window_time(window), which is its end minus one microsecond."""
+    if e.kind != "PreciseTimestampConversion" or e.child.kind != "Subtract" or _integer(e.child.children[1]) != 1:
+        return None
+    end = e.child.children[0]
+    part = end.child if end.kind == "PreciseTimestampConversion" else end
+    if part.kind != "GetStructField" or part.fields["ordinal"] != 1 or not part.child.is_attribute:
+        return None
+    return part.child.id
+
+
+def _bare(e: Expr) -> Expr:
+    return _bare(e.child) if e.kind in {"KnownNullable", "KnownNotNull"} else e
+
+
+def _integer(e: Expr) -> int | None:
+    if e.kind == "Cast":
+        return _integer(e.child)
+    return int(e.fields["value"]) if e.kind == "Literal" and e.type_json in {"integer", "long"} else None
+
+
+def _fixed(start: Expr, end: Expr) -> WindowSpec | None:
+    """Read a fixed window: start is (time - CASE ... END) - shift, end is start + size."""
+    if end.kind != "Add" or start.kind != "Subtract" or end.children[0].kind != "Subtract":
+        return None
+    last, size = start.children[0], _integer(end.children[1])
+    if size is None or last.kind != "Subtract" or last.children[1].kind != "CaseWhen":
+        return None
+    rest = last.children[1].children[-1]
+    if rest.kind != "Remainder" or rest.children[0].kind != "Subtract":
+        return None
+    (time, offset), slide = rest.children[0].children, _integer(rest.children[1])
+    shift = _integer(offset)
+    if slide is None or shift is None or time.kind != "PreciseTimestampConversion" or not time.child.is_attribute:
+        return None
+    return WindowSpec(time.child.id, size, slide, shift % slide)
+
+
+def _session(start: Expr, end: Expr) -> WindowSpec | None:
+    """Read a session: start is the time, end is the time plus the gap."""
+    if start.kind != "PreciseTimestampConversion" or end.kind != "PreciseTimestampConversion":
+        return None
+    time, added = start.child, end.child
+    while added.kind == "Cast":
+        added = added.child
+    if not time.is_attribute or added.kind not in {"TimestampAddInterval", "TimeAdd"}:
+        return None
+    gap = added.children[1]
+    try:
+        return WindowSpec(time.id, gap_us=interval_us(gap))
+    except UntranslatableError:
+        raise UntranslatableError(
+            f"session_window has the gap {gap.sql}, which differs from row to row",
+            "use a constant gap, such as session_window(ts, '5 minutes')",
+        ) from None

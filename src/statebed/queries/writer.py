@@ -1,0 +1,176 @@
+"""`sb.write_stream(df)`: Spark's DataStreamWriter, with the query on statebed's operators.
+
+    df.writeStream.format("parquet").option("checkpointLocation", "state").start("out")          # Spark
+    sb.write_stream(df).format("parquet").option("checkpointLocation", "state").start("out")     # statebed
+
+The folder of `checkpointLocation` holds the state of the job. Methods have Spark's names, so that porting a query is
+one line.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Self
+
+from pyspark.sql import DataFrame
+
+from statebed.errors import InputError
+from statebed.flow.graph import OperatorNode, StepNode
+from statebed.flow.steps import Step
+from statebed.format.stream_schema import Changes
+from statebed.inspect import read_state
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.queries.job import QueryJob
+from statebed.queries.translation import MODES, Options, Translation
+from statebed.sinks.registry import KINDS
+from statebed.spark.api.outputs import to_data_frame
+from statebed.spark.api.query import Query
+from statebed.spark.api.stream import JobStream, Transformed
+
+BatchFunction = Callable[[DataFrame, int], object]
+
+
+class StreamWriter:
+    """Builder of a query; every method returns the writer itself."""
+
+    def __init__(self, df: DataFrame, *, clock: str = "spark", approximate: bool = False, job: Any = None) -> None:
+        self._df = df
+        self._clock = clock
+        self._approximate = approximate
+        self._job = dict(job or {})
+        self._format = "parquet"
+        self._mode = "append"
+        self._name: str | None = None
+        self._options: dict[str, Any] = {}
+        self._partition_by: tuple[str, ...] = ()
+        self._function: BatchFunction | None = None
+        self._start: dict[str, Any] = {}
+
+    def format(self, source: str) -> Self:
+        """Choose the sink: one of statebed's, or a batch format of Spark's."""
+        self._format = source
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:  # noqa: N802, N803 - Spark's names
+        """Choose "append", "update" or "complete"."""
+        mode = str(outputMode).lower()
+        if mode not in MODES:
+            raise InputError(f"`outputMode` must be one of {list(MODES)}, got {outputMode!r}", fix="use 'append'")
+        self._mode = mode
+        return self
+
+    def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names
+        """Name the job; the default is "query"."""
+        self._name = queryName
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """Set an option of the sink, or `checkpointLocation`."""
+        self._options[key] = value
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Set several options."""
+        self._options |= options
+        return self
+
+    def partitionBy(self, *columns: str) -> Self:  # noqa: N802 - Spark's name
+        """Partition the files of a format of Spark's by columns."""
+        self._partition_by = columns
+        return self
+
+    def foreachBatch(self, func: BatchFunction) -> Self:  # noqa: N802 - Spark's name
+        """Call a function with the rows of each epoch and its number."""
+        self._function = func
+        return self
+
+    def foreach(self, f: Any) -> Self:  # noqa: ARG002 - Spark's argument
+        """Refuse: use foreachBatch."""
+        raise InputError(
+            "foreach writes rows one by one, without a transaction for an epoch",
+            fix="use foreachBatch, which gets the rows of an epoch and its number",
+        )
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803 - Spark's names
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803
+    ) -> Self:
+        """Choose when batches run, as in Spark."""
+        if continuous is not None:
+            raise InputError("continuous processing has no batches", fix="use trigger(processingTime='1 second')")
+        self._start = {"processing_time": processingTime}
+        if once or availableNow:
+            self._start = {"available_now": True}
+        return self
+
+    def toTable(self, tableName: str) -> Query:  # noqa: N802, N803 - Spark's names
+        """Start the query and append its rows to a table of Spark's catalog."""
+        if self._mode != "append":
+            raise InputError(f"toTable appends rows, but the mode is {self._mode!r}", fix="use foreachBatch")
+
+        def append(rows: DataFrame, _: int) -> None:
+            rows.write.mode("append").saveAsTable(tableName)
+
+        self._function = append
+        return self.start()
+
+    def start(self, path: str | None = None, **options: Any) -> Query:
+        """Open a run and start the query."""
+        self._options |= options
+        given = dict(self._options)
+        place = path or given.pop("path", None)
+        state = given.pop("checkpointLocation", None)
+        job = QueryJob(self._name or "query", **{"state": state, **self._job})
+        is_update = self._mode == "update" and (self._function is not None or self._format not in KINDS)
+        whole = self._mode == "complete" and self._function is not None
+        options_of_query = Options(
+            self._mode, self._approximate, self._clock, whole_table=whole, tail_has_weights=not (whole or is_update)
+        )
+        rows = Translation(job, self._df, options_of_query).result()
+        if (is_update or whole) and _is_changelog(rows):
+            given.setdefault("form", "added")
+        if self._function is not None:
+            function = _with_whole_table(job, rows, self._function) if whole else self._function
+            rows.write(function, name="batches", **given)
+        else:
+            if self._partition_by:
+                given["partition_by"] = self._partition_by
+            rows.write(self._format, path=place, **given)
+        return job.start(**self._start)
+
+
+def _is_changelog(rows: JobStream | Transformed) -> bool:
+    stream = rows.stream if isinstance(rows, Transformed) else rows
+    return stream.frame is None and stream.output.changes is Changes.CHANGELOG
+
+
+def _with_whole_table(job: QueryJob, rows: JobStream | Transformed, function: BatchFunction) -> BatchFunction:
+    """Return a function that reads all results of the aggregation from the state of the epoch."""
+    stream, tail = (rows.stream, rows.functions) if isinstance(rows, Transformed) else (rows, ())
+    steps: list[Step] = []
+    node = stream.graph.nodes[stream.edge.node]
+    while isinstance(node, StepNode):
+        steps.insert(0, node.step)
+        node = stream.graph.nodes[node.inputs[0].node]
+    if not isinstance(node, OperatorNode) or not isinstance(node.operator, UpdatingAggregate):
+        raise InputError(
+            "complete mode gives all groups of an aggregation, but the last step of the query is another one",
+            where=f"job {job.name}",
+            fix="use outputMode('append') or 'update'",
+        )
+    operator = node.operator.operator_id
+
+    @functools.wraps(function)
+    def whole(_: DataFrame, epoch: int) -> object:
+        table = read_state(job.state_url, job=job.name, operator=operator, epoch=epoch, results=True).to_arrow()
+        for step in steps:
+            table = step.apply(table)
+        frame = to_data_frame(job.spark, table)
+        for transform in tail:
+            frame = transform(frame)
+        return function(frame, epoch)
+
+    return whole

@@ -1,0 +1,30 @@
+"""Sink that shows the rows of each epoch after another sink has them."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.sinks.transformed import TransformedSink
+
+ShowRows = Callable[[str, int, pa.Table], None]
+"""Called with the name of the sink, the epoch and its rows."""
+
+
+class WatchedSink(TransformedSink):
+    """Publishes rows to another sink unchanged, then passes them to `show`."""
+
+    def __init__(self, sink: BaseSink, show: ShowRows) -> None:
+        super().__init__(sink, lambda rows: rows, schema=pa.schema([]))
+        self._show = show
+
+    @property
+    def described(self) -> str:
+        return self._sink.described
+
+    def publish(self, publication: Publication) -> None:
+        self._sink.publish(publication)
+        rows = outbox_rows(publication)
+        if rows is not None and rows.num_rows:
+            self._show(self.sink_id, publication.epoch, rows)

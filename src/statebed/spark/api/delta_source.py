@@ -1,0 +1,161 @@
+"""Delta tables as streams, without Delta's own package for Spark: `job.delta("lake/trips")`.
+
+An offset is a version of the table. The first batch has the rows of the newest version, each later batch the files that
+the versions in between have added, so a batch is the same whenever it is computed. Versions that only rewrite files
+(compaction) have no rows for a stream; a version that updates or deletes rows ends it with an error.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from statebed.errors import InputError, MissingFileError, ObjectMissingError
+from statebed.sinks.lake import DeltaLakeTable, TableLayout, TableVersion
+from statebed.sinks.lake.arrow_kinds import plain_type
+from statebed.sinks.lake.file_packer import fitted
+from statebed.spark.arrow_types import arrow_schema
+from statebed.storage import get_storage_provider
+
+NAME = "statebed_delta"
+STORAGE = "storage."
+_VERSION = "version"
+_NOTHING = -1
+"""Offset before the first version."""
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A data file that a version has added."""
+
+    path: str
+    partition: Mapping[str, str | None]
+
+
+class DeltaSource(DataSource):
+    """A Delta table, as a stream of appended rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_columns(_existing(*_place(self.options))), prefer_timestamp_ntz=True)
+
+    def streamReader(self, schema: StructType) -> "DeltaVersionReader":  # noqa: N802 - Spark's name
+        return DeltaVersionReader(*_place(self.options), schema)
+
+
+class DeltaVersionReader(DataSourceStreamReader):
+    """Reads the files that versions have added."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str], schema: StructType) -> None:
+        self._path, self._options = path, dict(storage_options)
+        self._target = arrow_schema(schema)
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {_VERSION: _NOTHING}
+
+    def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's signature; 4.1 passes nothing
+        return {_VERSION: _existing(self._path, self._options).handle.version()}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        first, last = start[_VERSION], end[_VERSION]
+        if first > last:
+            raise InputError(
+                f"the stream has read version {first}, but the table's newest version is {last}: it was replaced",
+                where=self._path,
+                fix="restore the table, or let a new job read it",
+            )
+        if first == _NOTHING:
+            files = self._whole(last)
+        else:
+            files = [file for version in range(first + 1, last + 1) for file in self._added(version)]
+        return [InputPartition(file) for file in files] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        file = partition.value
+        if file is None:
+            return
+        rows = pq.read_table(pa.BufferReader(get_storage_provider(self._path, self._options).get(file.path)))
+        for name, text in file.partition.items():
+            value = pa.nulls(rows.num_rows) if text is None else pa.repeat(pa.scalar(text), rows.num_rows)
+            rows = rows.append_column(name, value.cast(self._target.field(name).type))
+        yield from fitted(rows, self._target).cast(self._target).combine_chunks().to_batches()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Do nothing: the table's own retention decides about its versions."""
+
+    def _whole(self, version: int) -> list[AddedFile]:
+        """Return all files of a version. They are listed by the log of the newest one, which may have replaced some."""
+        table = DeltaLakeTable(self._path, layout=TableLayout(), storage_options=self._options)
+        found = table.version(version)
+        self._check_readable(found)
+        texts = ({name: _text(value) for name, value in file.partition.items()} for file in table.files(found))
+        return [AddedFile(file.path, text) for file, text in zip(table.files(found), texts, strict=True)]
+
+    def _added(self, version: int) -> list[AddedFile]:
+        """Return the files that a version has added; raise an error if it removes or updates rows."""
+        path = f"_delta_log/{version:020d}.json"
+        store = get_storage_provider(self._path, self._options)
+        try:
+            lines = store.get(path).splitlines()
+        except ObjectMissingError as error:
+            raise MissingFileError(
+                f"version {version} of the Delta table is no longer in its log, and the stream has not read it",
+                where=f"{store.url}/{path}",
+                fix="let a new job read the table from its newest version; to prevent this, keep the log longer "
+                "(delta.logRetentionDuration) or run the job more often",
+            ) from error
+        actions = [json.loads(line) for line in lines if line.strip()]
+        if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+            raise InputError(
+                f"version {version} of the Delta table updates or deletes rows, and a stream has only appended rows",
+                where=store.url,
+                fix="read a table that is only appended to; the changes of a table with a key can be read from the "
+                "state of the job that writes it: readStream.format('statebed')",
+            )
+        added = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
+        if any(entry.get("deletionVector") for entry in added):
+            raise InputError(
+                f"version {version} of the Delta table has deletion vectors, which this reader does not support",
+                where=store.url,
+                fix="switch delta.enableDeletionVectors off for this table",
+            )
+        return [AddedFile(unquote(entry["path"]), entry.get("partitionValues") or {}) for entry in added]
+
+    def _check_readable(self, version: TableVersion) -> None:
+        features = set(version.handle.protocol().reader_features or ()) - {"timestampNtz", "v2Checkpoint"}
+        if features:
+            raise InputError(
+                f"the Delta table uses {', '.join(sorted(features))}, which this reader does not support",
+                where=self._path,
+                fix="read it with Delta's own package for Spark: job.source(spark.readStream.format('delta')...)",
+            )
+
+
+def _existing(path: str, storage_options: Mapping[str, str]) -> TableVersion:
+    found = DeltaLakeTable(path, layout=TableLayout(), storage_options=storage_options).current("")
+    if found is None:
+        raise InputError("there is no Delta table", where=path, fix="pass the path of a Delta table")
+    return found
+
+
+def _columns(version: TableVersion) -> pa.Schema:
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in version.columns])
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _place(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    storage = {name.removeprefix(STORAGE): value for name, value in options.items() if name.startswith(STORAGE)}
+    return options["path"], storage

@@ -1,0 +1,85 @@
+"""Event times that Spark observes at the watermarks of a query, read while its batch runs.
+
+Spark itself turns them into a watermark only after the batch, and keeps it in its own log. The record of the epoch
+keeps the observed times, so that a run that starts from it has the same watermark.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from statebed.flow.spark_clock import SparkWatermark
+from statebed.format import checkpoint_pb2 as pb
+
+_WATERMARK = "EventTimeWatermark"
+
+
+def observed_ms(position: pb.SourcePosition) -> list[int | None]:
+    """Return the greatest event time at each watermark, up to a batch."""
+    return [time.max_ms if time.HasField("max_ms") else None for time in position.observed]
+
+
+class ObservedTimes:
+    """Reads the event times of a job's watermarks from the plan that Spark runs."""
+
+    def __init__(self, watermarks: Sequence[SparkWatermark]) -> None:
+        self._watermarks = tuple(watermarks)
+        self._paths: list[tuple[int, ...]] = []
+        """Positions of the watermark nodes in the plan, which mostly has the same shape in each batch."""
+
+    def observed(self, session: SparkSession, query_id: str, before: pb.SourcePosition) -> list[pb.ObservedEventTime]:
+        """Return the greatest event times after the batch that runs."""
+        streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to the plan of a batch
+        plan = streams.get(query_id).streamingQuery().lastExecution().executedPlan()
+        latest = self._latest(plan)
+        known: list[int | None] = observed_ms(before)
+        known += [None] * (len(self._watermarks) - len(known))
+        found = []
+        for one, earlier in zip(self._watermarks, known, strict=True):
+            times = [time for time in (earlier, latest.get(one.node_id)) if time is not None]
+            found.append(pb.ObservedEventTime(max_ms=max(times) if times else None))
+        return found
+
+    def _latest(self, plan: Any) -> dict[str, int]:
+        """Return the greatest event time of the batch by watermark node."""
+        nodes = [_followed(plan, path) for path in self._paths]
+        if not nodes or any(node is None for node in nodes):
+            self._paths = list(_watermark_paths(plan, ()))
+            nodes = [_followed(plan, path) for path in self._paths]
+        found: dict[str, int] = {}
+        for node in nodes:
+            statistics = node.eventTimeStats().value()
+            if int(statistics.count()) > 0:
+                key = str(node.nodeId().toString())
+                found[key] = max(int(statistics.max()), found.get(key, int(statistics.max())))
+        return found
+
+
+def _followed(plan: Any, path: tuple[int, ...]) -> Any:
+    """Return the watermark node at the end of a path; None if the plan has another shape than before."""
+    node = plan
+    for place in path:
+        children = _children(node)
+        if place >= len(children):
+            return None
+        node = children[place]
+    return node if str(node.nodeName()) == _WATERMARK else None
+
+
+def _watermark_paths(node: Any, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    if str(node.nodeName()) == _WATERMARK:
+        yield path
+    for place, child in enumerate(_children(node)):
+        yield from _watermark_paths(child, (*path, place))
+
+
+def _children(node: Any) -> list[Any]:
+    """Return the children of a plan node, also inside what adaptive execution has planned."""
+    name = str(node.nodeName())
+    if name == "AdaptiveSparkPlan":
+        return [node.executedPlan()]
+    if name.endswith("QueryStage"):
+        return [node.plan()]
+    children = node.children()
+    return [children.apply(place) for place in range(children.size())]

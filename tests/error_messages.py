@@ -1,0 +1,249 @@
+"""Writes docs/reference/error-messages.md: `python tests/error_messages.py` runs all mistakes again.
+
+Each mistake is evaluated in a fresh folder. An error that is not one of statebed's, or no error at all, is a failure.
+"""
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from mistakes import SECTIONS, Section
+
+import statebed as sb
+from statebed.checkpoint import EpochDraft, Run
+from statebed.cli import main
+from statebed.config import resolve
+from statebed.errors import StatebedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.stream_schema import Changes, Output
+from statebed.sinks.registry import KINDS, SinkRequest
+from statebed.sinks.row_shape import declared_key
+from statebed.state import (
+    Codec,
+    ManagerOptions,
+    MemoryController,
+    Merge,
+    TableManager,
+    TaskInfo,
+    global_table_config,
+    global_table_config_with_version,
+    keyed_table_config,
+    merge_columns,
+    operator_entry,
+    timestamp_table_config,
+)
+from statebed.storage import ScopedStore, get_storage_provider
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "error-messages.md"
+
+_HEAD = """# Error messages
+
+Mistakes and what statebed answers, word for word: the [code](errors.md), what is wrong, where, and what to do. All of
+them are detected before anything is written.
+
+*This page is generated: `python tests/error_messages.py` makes every mistake again, and a test compares.*
+"""
+
+RIDES = pa.schema(
+    [
+        ("driver", pa.string()),
+        ("fare", pa.float64()),
+        ("trips", pa.int64()),
+        ("tags", pa.list_(pa.string())),
+        ("ts", pa.timestamp("us", tz="UTC")),
+    ]
+)
+TRIPS = pa.schema([("driver", pa.string()), ("trips", pa.int64())])
+COLUMNS = pa.schema([("driver", pa.string()), ("n", pa.int64())])
+
+
+class NoOutput(sb.Process):
+    """A process that does not declare its output."""
+
+    def on_batch(self, rows: pa.Table, ctx: sb.Context) -> pa.Table:
+        return rows
+
+
+class NoMethod(sb.Process):
+    """A process without on_batch."""
+
+    output = "driver string"
+
+
+class UnknownType(NoOutput):
+    """A process whose output has a type that does not exist."""
+
+    output = "driver text"
+
+
+class ShadowsKey(NoOutput):
+    """A process with a state that has the name of a key column."""
+
+    output = "driver string"
+    seen = sb.ValueState("driver string")
+
+
+class StateOfInstance(NoOutput):
+    """A process that assigns a state to the instance."""
+
+    output = "driver string"
+
+    def __init__(self) -> None:
+        self.seen = sb.ValueState("n bigint")
+
+
+PROCESSES = (NoOutput, NoMethod, UnknownType, ShadowsKey, StateOfInstance)
+
+
+def names_of(section: Section) -> dict[str, Any]:
+    """Return the names that the mistakes of a section use."""
+    flow = sb.Flow()
+    rides = flow.source("rides", RIDES, watermark=("ts", "10 minutes"))
+    untimed = flow.source("untimed", RIDES)
+    common = {"sb": sb, "pa": pa, "timedelta": timedelta, "datetime": datetime}
+    match section.title:
+        case "Flows":
+            changelog = untimed.key_by("driver", name="changelog").agg(n=sb.count())
+            other_flow = sb.Flow().source("other", RIDES)
+            streams = {"rides": rides, "untimed": untimed, "changelog": changelog, "other_flow": other_flow}
+            return {**common, **streams, "SCHEMA": RIDES, **{kind.__name__: kind for kind in PROCESSES}}
+        case "Settings":
+            return {"settings": lambda **settings: resolve(settings, spark_conf={}, environ={}, folder=Path())}
+        case "Sinks":
+            return {**common, "append": _writer(Changes.APPEND), "changes": _writer(Changes.CHANGELOG)}
+        case "Reading state":
+            return {**common, "drivers": sb.read_state("state", table="drivers")}
+        case "State without Spark":
+            return {**common, **_state_names()}
+    return common
+
+
+def _writer(changes: Changes) -> Any:
+    def write(kind: str, *, path: str | None = None, key: str | None = None, **options: Any) -> object:
+        output = Output(COLUMNS, changes)
+        where = "write()"
+        request = SinkRequest(
+            sink_id="out",
+            job_id="rides",
+            output=output,
+            key=declared_key(output, key, where=where),
+            path=path,
+            options=options,
+            where=where,
+        )
+        return KINDS[kind].made(request)
+
+    return write
+
+
+def _state_names() -> dict[str, Any]:
+    store = ScopedStore(get_storage_provider("memory://trips"), "trips")
+    tables = {"trips": keyed_table_config("trips", "", ["driver"], TRIPS), **global_table_config("limits", "")}
+    manager = TableManager(TaskInfo("trips", "count"), tables, store)
+    return {
+        "SCHEMA": TRIPS,
+        "manager": manager,
+        "view": manager.get_keyed("trips"),
+        "keys": pa.table({"driver": ["d1"]}),
+        "rows": pa.table({"trips": [1]}),
+        "store": store,
+        "keyed_table_config": keyed_table_config,
+        "timestamp_table_config": timestamp_table_config,
+        "global_table_config_with_version": global_table_config_with_version,
+        "TaskInfo": TaskInfo,
+        "MemoryController": MemoryController,
+        "ManagerOptions": ManagerOptions,
+        "Codec": Codec,
+        "Merge": Merge,
+        "merge_columns": merge_columns,
+        "get_storage_provider": get_storage_provider,
+        "Run": Run,
+    }
+
+
+def write_state() -> None:
+    """Write the folder `state` that mistakes read: the job rides at epoch 4, with the savepoint monday."""
+    store = ScopedStore(get_storage_provider("state"), "rides")
+    drivers = pa.schema([("city", pa.string()), ("driver", pa.int64()), ("trips", pa.int64())])
+    fares = pa.schema([("driver", pa.int64()), ("cents", pa.int64())])
+    tables = {
+        "drivers": keyed_table_config("drivers", "trips by driver", ["city", "driver"], drivers),
+        "fares": timestamp_table_config("fares", "", timedelta(hours=1), False, fares, keys=["driver"]),
+        **global_table_config("settings", ""),
+    }
+    run = Run.open(store, "rides")
+    with TableManager(TaskInfo("rides", "count"), tables, store) as manager:
+        view = manager.get_keyed("drivers")
+        for trips in range(3):
+            view.upsert(pa.table({"city": ["Ulm"], "driver": [7]}), pa.table({"trips": [trips]}))
+            if trips == 1:
+                run.add_request(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=2)))
+            entry = operator_entry([manager.checkpoint(run.next_epoch, 0, None).result(timeout=60)])
+            run.commit(EpochDraft(operators=[entry]))
+
+
+def answer(mistake: str, names: dict[str, Any]) -> str:
+    """Return what statebed answers to a mistake."""
+    if mistake.startswith("statebed "):
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
+            code = main(shlex.split(mistake)[1:])
+        return f"{printed.getvalue().strip()}\nexit code {code}" if code else ""
+    try:
+        eval(mistake, names)  # noqa: S307 - the mistakes are written in this repository
+    except StatebedError as error:
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """Work in an empty folder, with a terminal of known width."""
+    before, environment = Path.cwd(), os.environ.copy()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.chdir(folder)
+            os.environ.update({"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"})
+            yield Path(folder).resolve()
+        finally:
+            os.chdir(before)
+            os.environ.clear()
+            os.environ.update(environment)
+
+
+def page() -> tuple[str, list[str]]:
+    """Return the page, and the mistakes that raised no error of statebed."""
+    parts, accepted = [_HEAD], []
+    with fresh_folder() as folder:
+        write_state()
+        for section in SECTIONS:
+            names = names_of(section)
+            parts.append(f"## {section.title}\n" + (f"\n{section.about}\n" if section.about else ""))
+            for mistake in section.mistakes:
+                try:
+                    text = answer(mistake, names)
+                except Exception as error:  # noqa: BLE001 - listed as a failure below
+                    text = ""
+                    accepted.append(f"{mistake}: {type(error).__name__}: {error}")
+                else:
+                    if not text:
+                        accepted.append(f"{mistake}: no error")
+                shown = text.replace(f"{folder}/", "").replace(str(folder), ".")
+                prompt = "$" if mistake.startswith("statebed ") else ">>>"
+                parts.append(f"```text\n{prompt} {mistake}\n{shown}\n```\n")
+    return "\n".join(parts), accepted
+
+
+if __name__ == "__main__":
+    written, accepted = page()
+    if accepted:
+        sys.exit("\n".join(accepted))
+    PAGE.write_text(written, encoding="utf-8")

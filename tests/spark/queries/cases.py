@@ -1,0 +1,378 @@
+"""Queries that Spark and statebed must answer with the same rows in each batch.
+
+Many restate ideas of Spark's own suites: StreamingAggregationSuite, StreamingJoinSuite, StreamingDeduplicationSuite,
+StreamingSessionWindowSuite and MultiStatefulOperatorsSuite. Values that depend on the order of arrival in Spark, such
+as which of two duplicates stays, are left out of the selected columns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from spark.queries.harness import Tables
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query and the output mode in which it runs."""
+
+    name: str
+    build: Callable[[Tables], DataFrame]
+    mode: str = "append"
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.mode}"
+
+
+RANGE = "k = k2 and ts2 between ts and ts + interval 20 seconds"
+LONG_RANGE = "k = k2 and ts2 between ts and ts + interval 5 minutes"
+"""Range of semi joins: with a shorter range, Spark loses rows that arrive late together with their partner."""
+AROUND = "k = k2 and ts2 >= ts - interval 10 seconds and ts2 < ts + interval 15 seconds"
+
+
+def _sides(t: Tables, keys: str = "k is not null") -> tuple[DataFrame, DataFrame]:
+    """Two streams; without null keys, which Spark joins with each other in a full outer join, against SQL."""
+    right = t.marked("b", "1 minute").where(keys).selectExpr("k as k2", "v as v2", "x as x2", "ts as ts2")
+    return t.marked().where(keys).select("k", "v", "x", "ts"), right
+
+
+def _join(name: str, how: str, condition: str, keys: str = "k is not null") -> Case:
+    def build(t: Tables) -> DataFrame:
+        left, right = _sides(t, keys)
+        return left.join(right, F.expr(condition), how)
+
+    return Case(f"{name}_{how}", build)
+
+
+def _windowed(window: Callable[[], Column], *aggregates: str) -> Callable[[Tables], DataFrame]:
+    def build(t: Tables) -> DataFrame:
+        return t.marked().groupBy(window(), "k").agg(*(F.expr(one) for one in aggregates))
+
+    return build
+
+
+def _minute() -> Column:
+    return F.window("ts", "1 minute")
+
+
+def _hop() -> Column:
+    return F.window("ts", "1 minute", "20 seconds", "5 seconds")
+
+
+def _session() -> Column:
+    return F.session_window("ts", "5 seconds")
+
+
+def _sql(name: str, text: str, mode: str = "append") -> Case:
+    return Case(name, lambda t: t.sql(text), mode)
+
+
+CORE = [
+    Case("tumbling", _windowed(_minute, "sum(v) as s", "count(*) + 1 as c")),
+    Case("tumbling", _windowed(_minute, "max(v) as m", "avg(x) as a"), "update"),
+    Case("plain", lambda t: t.read().where("v > 10").groupBy("k").agg(F.avg("x"), F.max("v").alias("m")), "update"),
+    Case("filter_and_project", lambda t: t.read().where("v > 10").selectExpr("k", "v * 2 as d", "upper(k) as u")),
+    Case("sliding_with_offset", _windowed(_hop, "sum(v) as s", "min(x) as m")),
+    Case("sessions", _windowed(_session, "count(*) as c", "sum(v) as s")),
+    _join("range", "inner", RANGE),
+    _join("range", "leftOuter", RANGE),
+    _join("range", "fullOuter", AROUND),
+    _join("long_range", "leftSemi", LONG_RANGE),
+    Case("deduplicate_with_null_times", lambda t: t.marked().dropDuplicates(["k", "ts"]).select("k", "ts")),
+    _sql(
+        "having",
+        "select window.start, k, sum(v) s from a where v between 3 and 400 "
+        "group by window(ts, '1 minute'), k having sum(v) > 3",
+    ),
+    Case(
+        "chained_windows",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .groupBy(F.window(F.window_time("window"), "1 minute"))
+            .agg(F.max("s").alias("m"))
+        ),
+    ),
+    Case(
+        "two_sources_two_delays",
+        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_minute()).count(),
+    ),
+    Case(
+        "filter_on_the_event_time",
+        lambda t: (
+            t.marked().where("ts > timestamp '2024-03-10T06:31:00Z'").groupBy(F.window("ts", "10 seconds")).count()
+        ),
+    ),
+    Case(
+        "window_over_a_join",
+        lambda t: _sides(t)[0].join(_sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts", "30 seconds")).count(),
+    ),
+    Case(
+        "static_join_explode_and_tail",
+        lambda t: (
+            t.marked()
+            .join(t.dim(), "k")
+            .withColumn("tag", F.explode("tags"))
+            .groupBy(_minute(), "label", "tag")
+            .agg(F.count("*").alias("c"))
+            .selectExpr("window", "label", "tag", "c", "sha2(label, 256) as h")
+        ),
+    ),
+    Case("ordered", lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s")).orderBy("s").limit(2), "complete"),
+]
+
+WINDOWS = [
+    Case(f"{name}_{mode}_{number}", _windowed(window, *aggregates), mode)
+    for name, window in (("tumbling", _minute), ("sliding", _hop), ("sessions", _session))
+    for mode in ("append", "update")
+    for number, aggregates in enumerate(
+        [
+            ("count(v) as c", "count(x) as d", "sum(x) as s"),
+            ("min(v) as a", "max(x) as b", "avg(v) as c"),
+            ("bit_or(g) as b", "bit_and(v) as a", "regr_count(v, x) as r"),
+            ("stddev(x) as s", "var_pop(v) as v", "corr(v, x) as r"),
+            ("sum(v) filter (where g = 1) as s", "count_if(x > 3) as c", "bool_or(v > 400) as o"),
+        ]
+    )
+    if not (name == "sessions" and mode == "update")  # Spark does not support it
+]
+
+SHAPES = [
+    Case("no_key", lambda t: t.marked().groupBy(_minute()).agg(F.sum("v").alias("s"))),
+    Case(
+        "expression_key", lambda t: t.marked().groupBy(F.window("ts", "1 minute"), (F.col("v") % 3).alias("m")).count()
+    ),
+    Case(
+        "window_named_early",
+        lambda t: t.marked().select(F.window("ts", "1 minute").alias("w"), "k", "v").groupBy("w", "k").agg(F.sum("v")),
+    ),
+    Case(
+        "group_by_the_end",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "1 minute").alias("w"), "k")
+            .count()
+            .selectExpr("w.end as e", "k", "`count` + 1 as c")
+        ),
+    ),
+    Case(
+        "window_of_window",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .groupBy(F.window("window", "1 minute"))
+            .agg(F.max("s"))
+        ),
+    ),
+    Case(
+        "window_time_and_key",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "10 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .withColumn("t", F.window_time("window"))
+            .groupBy(F.window("t", "30 seconds"), "k")
+            .agg(F.sum("s"))
+        ),
+    ),
+    Case(
+        "session_then_window",
+        lambda t: (
+            t.marked()
+            .groupBy(F.session_window("ts", "5 seconds"), "k")
+            .agg(F.count("*").alias("c"))
+            .groupBy(F.window(F.window_time("session_window"), "1 minute"))
+            .agg(F.sum("c"))
+        ),
+    ),
+    Case(
+        "deduplicate_then_window",
+        lambda t: t.marked().dropDuplicates(["k", "ts"]).groupBy(F.window("ts", "1 minute"), "k").count(),
+    ),
+    Case("distinct", lambda t: t.marked().select("k", "ts").distinct()),
+    Case("distinct_without_time", lambda t: t.read().select("k", "g").distinct()),
+    Case("deduplicate_without_watermark", lambda t: t.read().dropDuplicates(["k", "g"]).select("k", "g")),
+    Case("deduplicate_all_columns", lambda t: t.marked().select("k", "g", "ts").dropDuplicates()),
+    Case(
+        "union_then_window",
+        lambda t: t.marked().union(t.marked("b")).groupBy(F.window("ts", "1 minute"), "k").agg(F.sum("v")),
+    ),
+    Case(
+        "union_by_name",
+        lambda t: (
+            t.marked()
+            .select("k", "v", "ts")
+            .unionByName(t.marked("b").select("ts", "k", "v"))
+            .groupBy(F.window("ts", "1 minute"))
+            .agg(F.max("v"))
+        ),
+    ),
+    Case("where_k", lambda t: t.marked().where("k = 'a'").groupBy(F.window("ts", "1 minute")).count()),
+    Case("filter_on_key_after", lambda t: t.marked().groupBy(F.window("ts", "1 minute"), "k").count().where("k = 'b'")),
+    Case(
+        "udf_in_head",
+        lambda t: (
+            t.marked()
+            .withColumn("u", F.udf(lambda s: None if s is None else s * 2)("k"))
+            .groupBy(F.window("ts", "1 minute"), "u")
+            .count()
+        ),
+    ),
+    Case(
+        "case_over_aggregates",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "1 minute"), "k")
+            .agg(
+                F.when(F.sum("v") > 1000, "big").otherwise("small").alias("size"),
+                (F.sum("v") / F.count("*")).alias("mean"),
+            )
+        ),
+    ),
+    Case(
+        "cast_over_aggregates",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "1 minute"), "k")
+            .agg(F.sum("v").cast("string").alias("s"), F.sum("v").cast("decimal(20,2)").alias("d"))
+        ),
+    ),
+    Case(
+        "date_tail",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "1 minute"), "k")
+            .count()
+            .selectExpr("date_format(window.start, 'yyyy-MM-dd HH:mm') as d", "k", "`count`")
+        ),
+    ),
+    Case(
+        "static_join_behind",
+        lambda t: (
+            t.marked().groupBy(F.window("ts", "1 minute"), "k").agg(F.count("*").alias("c")).join(t.dim(), "k", "left")
+        ),
+    ),
+    Case(
+        "plain_bits",
+        lambda t: t.read().groupBy("k").agg(F.bit_xor("v").alias("d"), F.min("v")),
+        "update",
+    ),
+    Case("plain_no_key", lambda t: t.read().groupBy().agg(F.count("*").alias("c"), F.sum("v").alias("s")), "update"),
+    Case("plain_having", lambda t: t.read().groupBy("k", "g").agg(F.sum("v").alias("s")).where("s > 800"), "update"),
+    Case(
+        "plain_two_keys",
+        lambda t: t.read().groupBy("k", "g").agg(F.sum("x").alias("s"), F.max("ts").alias("t")),
+        "update",
+    ),
+    Case("window_without_watermark", lambda t: t.read().groupBy(F.window("ts", "1 minute"), "k").count(), "update"),
+    Case("filter_in_update", lambda t: t.read().where("v > 100").select("k", "v"), "update"),
+    Case("rollup", lambda t: t.read().rollup("k", "g").agg(F.sum("v").alias("s")), "update"),
+    Case("cube", lambda t: t.read().cube("k", "g").agg(F.count("*").alias("c")), "update"),
+    Case("complete_plain", lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s"), F.avg("x")), "complete"),
+    Case("complete_window", lambda t: t.marked().groupBy(F.window("ts", "1 minute"), "k").count(), "complete"),
+    Case(
+        "complete_sliding",
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute", "30 seconds")).agg(F.sum("v")),
+        "complete",
+    ),
+    Case("complete_rollup", lambda t: t.read().rollup("k", "g").agg(F.sum("v").alias("s")), "complete"),
+    Case(
+        "complete_having_sorted",
+        lambda t: t.read().groupBy("k", "g").agg(F.sum("v").alias("s")).where("s > 100").orderBy(F.desc("s")).limit(3),
+        "complete",
+    ),
+]
+
+JOINS = [
+    *(_join("range", how, RANGE) for how in ("rightOuter",)),
+    *(_join("around", how, AROUND) for how in ("inner", "leftOuter", "rightOuter")),
+    *(_join("strict", how, "k = k2 and ts2 > ts and ts2 < ts + interval 20 seconds") for how in ("inner", "leftOuter")),
+    *(_join("with_condition", how, f"{RANGE} and v < v2") for how in ("inner", "leftOuter", "rightOuter", "fullOuter")),
+    *(_join("null_keys", how, RANGE, "true") for how in ("inner", "leftOuter", "rightOuter")),
+    _join("null_keys", "leftSemi", LONG_RANGE, "true"),
+    _join("equal_times", "inner", "k = k2 and ts = ts2"),
+    _join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
+    _join("one_bound", "inner", "k = k2 and ts2 >= ts"),
+    _sql(
+        "sql_interval",
+        "select a.k, a.v, b.v v2 from a join b on a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts",
+    ),
+    _sql(
+        "sql_subqueries",
+        "select l.k, l.v, r.v w from (select * from a where v > 50) l join (select * from b where v < 300) r "
+        "on l.k = r.k and r.ts between l.ts and l.ts + interval 10 seconds",
+    ),
+    _sql(
+        "sql_cte",
+        "with w as (select window, k, sum(v) s from a group by window(ts, '1 minute'), k) "
+        "select window.start, k, s * 2 d from w where s > 0",
+    ),
+    Case(
+        "windows_joined",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(t.marked("b").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")), ["window", "k"])
+        ),
+    ),
+    Case(
+        "windows_joined_left",
+        lambda t: (
+            t.marked()
+            .where("k is not null")
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(
+                t.marked("b").where("k = 'a'").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")),
+                ["window", "k"],
+                "left",
+            )
+        ),
+    ),
+    Case(
+        "rows_joined_by_window",
+        lambda t: (
+            t.marked()
+            .select("k", "v", F.window("ts", "20 seconds").alias("w"))
+            .join(
+                t.marked("b").select(F.col("k").alias("k2"), "x", F.window("ts", "20 seconds").alias("w2")),
+                F.expr("k = k2 and w = w2"),
+            )
+        ),
+    ),
+    Case(
+        "join_then_window_of_left",
+        lambda t: (
+            _sides(t)[0].join(_sides(t)[1], F.expr(AROUND)).groupBy(F.window("ts", "30 seconds"), "k").agg(F.sum("v2"))
+        ),
+    ),
+    Case(
+        "join_then_window_of_right",
+        lambda t: (
+            _sides(t)[0].join(_sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts2", "30 seconds"), "k").agg(F.sum("v"))
+        ),
+    ),
+    Case(
+        "left_join_then_window",
+        lambda t: (
+            _sides(t)[0]
+            .join(_sides(t)[1], F.expr(RANGE), "left")
+            .groupBy(F.window("ts", "30 seconds"))
+            .agg(F.count("v2"), F.count("*"))
+        ),
+    ),
+    Case(
+        "self_join",
+        lambda t: (
+            t.marked()
+            .select("k", "v", "ts")
+            .join(t.marked().selectExpr("k as k2", "v as v2", "ts as ts2"), F.expr(RANGE + " and v <> v2"))
+        ),
+    ),
+]
+
+ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS]

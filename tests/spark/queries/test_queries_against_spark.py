@@ -1,0 +1,46 @@
+"""Structured Streaming queries give the same rows in the same batches on statebed as on Spark."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from spark.queries.cases import ALL, CORE, Case
+from spark.queries.harness import Tables, by_spark, by_statebed, difference
+
+# Spark keeps such state as well.
+pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
+UNSEEN_SEED = 20_261_117
+"""Seed of data that nothing was developed against."""
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(spark, tmp_path_factory.mktemp("tables")).write()
+
+
+@pytest.fixture(scope="module")
+def unseen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(spark, tmp_path_factory.mktemp("unseen"), seed=UNSEEN_SEED, files=6).write()
+
+
+@pytest.mark.parametrize("case", CORE, ids=str)
+def test_a_query_gives_the_rows_of_spark_in_each_batch(case: Case, tables: Tables, tmp_path: Path) -> None:
+    df = case.build(tables)
+    assert not difference(by_spark(df, case.mode), by_statebed(df, case.mode, state=tmp_path / "state"))
+
+
+def test_the_own_clock_gives_the_same_rows_in_the_end(tables: Tables, tmp_path: Path) -> None:
+    df = CORE[0].build(tables)
+    ours = by_statebed(df, "append", state=tmp_path / "state", clock="statebed")
+    theirs = by_spark(df, "append")
+    assert sorted(map(repr, chain(*ours.values()))) == sorted(map(repr, chain(*theirs.values())))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_a_query_over_unseen_data_gives_the_rows_of_spark_in_each_batch(
+    case: Case, unseen: Tables, tmp_path: Path
+) -> None:
+    df = case.build(unseen)
+    assert not difference(by_spark(df, case.mode), by_statebed(df, case.mode, state=tmp_path / "state"))

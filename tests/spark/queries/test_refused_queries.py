@@ -1,0 +1,234 @@
+"""Every shape that cannot run exactly is refused before the start, with the step in the user's words and what to do."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from spark.queries.harness import Tables
+
+import statebed as sb
+
+Build = Callable[[Tables], DataFrame]
+PAIR = StructType([StructField("k", StringType()), StructField("n", LongType())])
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(spark, tmp_path_factory.mktemp("tables"), files=1).write()
+
+
+def _other(t: Tables) -> DataFrame:
+    return t.marked("b").selectExpr("k as k2", "v as v2", "ts as ts2")
+
+
+def _windows(t: Tables) -> DataFrame:
+    return t.marked().groupBy(F.window("ts", "1 minute"), "k").agg(F.sum("v").alias("s"))
+
+
+def _doubled(value: int) -> int:
+    return value * 2
+
+
+REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
+    "order_by": (lambda t: t.read().orderBy("v"), None, "orderBy cannot run", "complete mode"),
+    "limit": (lambda t: t.read().limit(3), None, "limit cannot run", "row_number"),
+    "offset": (lambda t: t.read().offset(3), None, "offset cannot run", "row_number"),
+    "sample": (lambda t: t.read().sample(fraction=0.5, seed=1), None, "sample cannot run", "xxhash64"),
+    "intersect": (
+        lambda t: t.read().select("k").intersectAll(t.read("b").select("k")),
+        None,
+        "intersect cannot run",
+        "left_semi",
+    ),
+    "except": (lambda t: t.read().select("k").exceptAll(t.read("b").select("k")), None, "EXCEPT", "left_anti"),
+    "apply_in_pandas": (
+        lambda t: t.read().groupBy("k").applyInPandas(lambda rows: rows, t.read().schema),
+        None,
+        "applyInPandas cannot run",
+        "sb.Process",
+    ),
+    "apply_in_pandas_with_state": (
+        lambda t: t.read()
+        .groupBy("k")
+        .applyInPandasWithState(lambda key, rows, state: iter(()), PAIR, PAIR, "append", "NoTimeout"),
+        None,
+        "applyInPandasWithState cannot run",
+        "sb.Process",
+    ),
+    "plain_append": (
+        lambda t: t.read().groupBy("k").count(),
+        "append",
+        "groupBy().agg() cannot run on statebed: it groups by no window",
+        "outputMode('update')",
+    ),
+    "sql_distinct_in_a_mode": (
+        lambda t: t.sql("select distinct k, ts from a"),
+        "append",
+        "distinct cannot run on statebed: SELECT DISTINCT groups by all columns",
+        "dropDuplicates()",
+    ),
+    "first": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.first("v")),
+        None,
+        "first() depends on the order",
+        "approximate=True",
+    ),
+    "approximate": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.approx_count_distinct("v")),
+        None,
+        "approx_count_distinct() approximates in another way",
+        "approximate=True",
+    ),
+    "unknown_aggregate": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.kurtosis("v")),
+        None,
+        "statebed has no aggregate Kurtosis",
+        "rewrite this step",
+    ),
+    "try_sum": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.try_sum("v")),
+        None,
+        "Sum in TRY mode",
+        "rewrite this step",
+    ),
+    "join_without_equality": (
+        lambda t: t.marked().join(_other(t), F.expr("v < v2")),
+        None,
+        "the two streams have no equal columns",
+        "add an equality",
+    ),
+    "outer_join_with_table_on_the_kept_side": (
+        lambda t: t.dim().join(t.marked(), "k", "left"),
+        None,
+        "a left join keeps rows of the table",
+        "put the stream on the side",
+    ),
+    "outer_join_with_a_condition_on_one_side": (
+        lambda t: t.marked().join(_other(t), F.expr("k = k2 and ts = ts2 and v > 3"), "left"),
+        None,
+        "is about rows of one side alone",
+        "clock='statebed'",
+    ),
+    "dynamic_session_gap": (
+        lambda t: t.marked().groupBy(F.session_window("ts", F.expr("if(v > 3, '5 seconds', '1 minute')"))).count(),
+        None,
+        "differs from row to row",
+        "constant gap",
+    ),
+    "row_numbers_without_bound": (
+        lambda t: t.read().withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))),
+        None,
+        "row numbers have no upper bound",
+        "rn <= 3",
+    ),
+    "other_window_functions": (
+        lambda t: t.read().withColumn("n", F.lag("v").over(Window.partitionBy("k").orderBy("ts"))),
+        None,
+        "over a partition there are row_number, rank and dense_rank",
+        "operator `over`",
+    ),
+    "udf_between": (
+        lambda t: _windows(t)
+        .withColumn("u", F.udf(_doubled, "bigint", useArrow=False)("s"))
+        .groupBy(F.window(F.window_time("window"), "5 minutes"), "u")
+        .count(),
+        None,
+        "it stands between two stateful steps",
+        "before the first stateful step",
+    ),
+    "watermark_behind": (
+        lambda t: _windows(t).withColumn("t", F.window_time("window")).select("t", "s").withWatermark("t", "1 second"),
+        None,
+        "withWatermark cannot run on statebed: a watermark is declared behind a stateful step",
+        "window_time",
+    ),
+    "rollup_behind": (
+        lambda t: _windows(t).rollup("k").agg(F.sum("s")),
+        None,
+        "rollup, cube and grouping sets behind an operator",
+        "before the first stateful step",
+    ),
+    "sliding_window_without_aggregation": (
+        lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),
+        None,
+        "a window is used in the result before its aggregation",
+        "groupBy(window)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_shape_names_the_step_and_what_to_do(name: str, tables: Tables, tmp_path: Path) -> None:
+    build, mode, what, fix = REFUSED[name]
+    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
+    with pytest.raises(sb.InputError) as caught:
+        job.from_dataframe(build(tables), mode=mode)
+    assert what in caught.value.what, caught.value
+    assert fix in caught.value.fix, caught.value
+    assert caught.value.where
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_arguments_are_checked(tables: Tables, tmp_path: Path) -> None:
+    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
+    with pytest.raises(sb.InputError, match="`mode` must be one of"):
+        job.from_dataframe(tables.read(), mode="all")
+    with pytest.raises(sb.InputError, match="`clock` must be one of"):
+        job.from_dataframe(tables.read(), clock="wall")
+    with pytest.raises(sb.InputError, match="not a stream"):
+        job.from_dataframe(tables.dim())
+    with pytest.raises(sb.InputError, match="`outputMode` must be one of"):
+        sb.write_stream(tables.read()).outputMode("most")
+    with pytest.raises(sb.InputError, match="continuous processing"):
+        sb.write_stream(tables.read()).trigger(continuous="1 second")
+    with pytest.raises(sb.InputError, match="foreachBatch"):
+        sb.write_stream(tables.read()).foreach(print)
+    writer = sb.write_stream(tables.read().groupBy("k").count()).option("checkpointLocation", str(tmp_path))
+    with pytest.raises(sb.InputError, match="it groups by no window"):
+        writer.foreachBatch(lambda rows, epoch: None).start()
+    writer = sb.write_stream(tables.read().select("k")).option("checkpointLocation", str(tmp_path))
+    with pytest.raises(sb.InputError, match="complete mode gives all groups of an aggregation"):
+        writer.outputMode("complete").foreachBatch(lambda rows, epoch: None).start()
+
+
+def test_explain_shows_the_zones(tables: Tables) -> None:
+    df = (
+        tables.marked()
+        .where("v > 3")
+        .groupBy(F.window("ts", "1 minute"), "k")
+        .agg(F.sum("v").alias("s"))
+        .where("s > 10")
+        .selectExpr("window.start", "k", "sha2(k, 256) as h")
+    )
+    text = str(sb.explain(df))
+    head, between, tail = text.index("head (Spark"), text.index("between (statebed"), text.index("tail (Spark")
+    assert head < text.index("source: ") < between < text.index("window: ") < text.index("where") < tail
+    assert text.index("sha2") > tail
+    assert "only Spark" in text or "not available between operators" in text
+
+
+def test_planning_needs_few_calls_of_the_jvm(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    df = tables.sql(
+        "select l.k, l.s, r.s t from (select window, k, sum(v) s from a group by window(ts, '1 minute'), k) l "
+        "join (select window, k, sum(v) s from b group by window(ts, '1 minute'), k) r "
+        "on l.window = r.window and l.k = r.k"
+    )
+    gateway = tables.spark.sparkContext._gateway
+    assert gateway is not None
+    client = gateway._gateway_client
+    calls = 0
+    send = client.send_command
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        return send(*arguments, **options)
+
+    monkeypatch.setattr(client, "send_command", counted)
+    job = sb.Job("planned", state=tmp_path, spark=tables.spark)
+    job.from_dataframe(df)
+    monkeypatch.undo()
+    assert calls < 3_000, calls

@@ -1,0 +1,277 @@
+"""SQL text as jobs on Spark: the Nexmark queries equal DuckDB, pipelines run, mistakes are shown in the text."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duck
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from nexmark_answers import assert_same, expected, in_order, without_zones
+
+import statebed as sb
+from examples.nexmark import QUERIES, rows_of
+from examples.nexmark.on_spark import SQL, Events, NexmarkJob
+from examples.nexmark.sources import SOURCE_NAMES
+from statebed.demo.nexmark import Nexmark
+from statebed.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
+MIDNIGHT_US = 1_767_225_600_000_000
+GENERATOR = Nexmark(seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000)
+EVENTS = 3000
+BATCHES = 3
+CORE = ("q4", "q5", "q7", "q8", "q11", "q19")
+"""Join, changelogs, sliding windows, rank of a window, window join, sessions, row numbers."""
+OTHERS = tuple(name for name in QUERIES if name not in CORE)
+CUMULATED = """
+SELECT auction, window_start, window_end, count(*) AS bids
+FROM TABLE(CUMULATE(TABLE bid, DESCRIPTOR(date_time), INTERVAL '5' SECONDS, INTERVAL '20' SECONDS))
+GROUP BY auction, window_start, window_end
+"""
+CUMULATED_BY_DUCKDB = """
+WITH panes AS (
+  SELECT auction, time_bucket(INTERVAL 20 SECONDS, date_time, TIMESTAMP '1970-01-01') AS window_start, date_time
+  FROM bid
+), windows AS (
+  SELECT auction, window_start, window_start + k * INTERVAL 5 SECONDS AS window_end, date_time
+  FROM panes, range(1, 5) AS steps (k)
+)
+SELECT auction, window_start, window_end, count(*) AS bids FROM windows WHERE date_time < window_end GROUP BY ALL
+"""
+TEMPORAL = """
+SELECT b.auction, b.price, b.bidder, a.category
+FROM bid AS b JOIN auction FOR SYSTEM_TIME AS OF b.date_time AS a ON b.auction = a.id
+"""
+TEMPORAL_BY_DUCKDB = """
+SELECT b.auction, b.price, b.bidder, a.category
+FROM bid AS b ASOF JOIN auction AS a ON b.auction = a.id AND b.date_time >= a.date_time
+"""
+
+
+@pytest.fixture
+def utc(spark: Any) -> Iterator[Any]:
+    """Before the first operator expressions are Spark's, and `date_format` goes by the session's time zone."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def written(folder: Path) -> tuple[Events, list[dict[str, pa.Table]]]:
+    """Files of events, and their rows."""
+    events, batches = Events(folder), []
+    for number in range(BATCHES):
+        first, end = (EVENTS * edge // BATCHES for edge in (number, number + 1))
+        rows = rows_of(SOURCE_NAMES, GENERATOR, first=first, count=end - first, now_us=MIDNIGHT_US + number * 7_000_000)
+        events.add(number, rows)
+        batches.append(rows)
+    return events, batches
+
+
+def by_duckdb(query: str, batches: list[dict[str, pa.Table]]) -> pa.Table:
+    with duck.cursor() as connection:
+        for name in ("bid", "auction"):
+            connection.register(name, without_zones(pa.concat_tables([rows[name] for rows in batches])))
+        return connection.sql(query).to_arrow_table()
+
+
+@pytest.mark.parametrize("names", [CORE, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["core", "others"])
+def test_p6_nexmark_queries_as_text_in_one_job_equal_duckdb(utc: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
+    events, batches = written(tmp_path / "events")
+    nexmark = NexmarkJob(names, tmp_path / "state", events, parallelism=2, spark=utc, as_text=True)
+    more = {"cumulated": (CUMULATED, CUMULATED_BY_DUCKDB), "temporal": (TEMPORAL, TEMPORAL_BY_DUCKDB)}
+    for name, (text, _) in more.items():
+        nexmark.job.sql(text, name=name).write(nexmark._keep(name), name=name)
+    query = nexmark.run()
+    assert not sum(one.rows_late for one in query.recent_progress)
+    for name in names:
+        assert_same(nexmark.results(name), expected(name, batches))
+    for name, (_, reference) in more.items():
+        assert_same(nexmark.results(name), by_duckdb(reference, batches))
+
+
+def test_there_is_a_text_for_every_nexmark_query() -> None:
+    assert {path.stem for path in SQL.glob("*.sql")} == set(QUERIES)
+
+
+PIPELINE = """
+CREATE TABLE bids (
+  auction BIGINT, price BIGINT, ms BIGINT, ts AS timestamp_millis(ms), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+) WITH (connector = 'filesystem', format = 'parquet', path = '{folder}/bids');
+
+CREATE TABLE per_minute (auction BIGINT, starts TIMESTAMP, n BIGINT, total DECIMAL(20, 0))
+WITH (connector = 'parquet', path = '{folder}/per_minute');
+CREATE TABLE totals (auction BIGINT, n BIGINT, PRIMARY KEY (auction))
+WITH (connector = 'sqlite', path = '{folder}/t.db');
+CREATE TABLE nowhere WITH (connector = 'blackhole');
+
+CREATE TEMPORARY VIEW expensive AS SELECT * FROM bids WHERE price >= 100; -- a comment; with a semicolon
+
+EXECUTE STATEMENT SET BEGIN
+INSERT INTO per_minute
+SELECT /*+ NAME('minutes') */ auction, window_start, count(*), sum(price)
+FROM TABLE(TUMBLE(TABLE expensive, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) GROUP BY auction, window_start, window_end;
+INSERT INTO totals (n, auction) SELECT count(*), auction FROM bids GROUP BY auction;
+INSERT INTO nowhere SELECT * FROM bids;
+END;
+"""
+
+
+def test_a_pipeline_of_tables_views_and_inserts_is_one_job(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "bids"
+    folder.mkdir()
+    rows = [{"auction": n % 7, "price": n * 13 % 400, "ms": n * 250} for n in range(2000)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "1.parquet")
+    mine = spark.range(3)
+    mine.createOrReplaceTempView("bids")
+    job = sb.Job("bids", state=tmp_path / "state", parallelism=2, spark=spark)
+    job.execute(PIPELINE.format(folder=tmp_path), file="pipeline.sql")
+    assert spark.table("bids").columns == ["id"], "the user's own view is back"
+    spark.catalog.dropTempView("bids")
+    names = list(job.graph.operators)
+    assert names[:2] == ["minutes", "totals_aggregate"]
+    assert list(job.graph.sources) == ["bids"], "one source for all queries"
+    query = job.start(processing_time="0 seconds")
+    query.spark_query.processAllAvailable()
+    query.stop(drain=True)
+    with duck.cursor() as connection:
+        connection.register("bids", pa.Table.from_pylist(rows))
+        minutes = connection.sql(
+            "SELECT auction, make_timestamp(ms // 60000 * 60000000) AS starts, count(*) AS n, "
+            "sum(price)::DECIMAL(20, 0) AS total FROM bids WHERE price >= 100 GROUP BY ALL"
+        ).to_arrow_table()
+    found = without_zones(sb.read_table(str(tmp_path / "per_minute")))
+    assert in_order(found).to_pylist() == in_order(minutes).to_pylist()
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        totals = dict(database.execute("SELECT auction, n FROM totals").fetchall())
+    assert totals == {auction: len([row for row in rows if row["auction"] == auction]) for auction in range(7)}
+
+
+BIDS = """
+CREATE TABLE bids (auction BIGINT, price BIGINT, note STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
+WITH (connector = 'datagen');
+CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'sqlite', path = 'x.db');
+CREATE TABLE black WITH (connector = 'blackhole');
+"""
+MISTAKES = {
+    "SELECT x FROM bids": ("there is no column `x`", "x", "did you mean one of"),
+    "SELECT *\nFROM bidz": ("there is no table `bidz`", "bidz", "did you mean `bids`? the tables are"),
+    "SELECT shout(note) FROM bids": ("there is no function `shout`", "shout(note)", "spark.udf.register"),
+    "SELECT a b c FROM bids": ("syntax error at or near 'c'", "c", "correct the SQL"),
+    "SELECT price FROM TABLE(TUMBLE(TABLE bids, DESCRIPTOR(tz), INTERVAL '1' MINUTE))": (
+        "there is no column `tz`",
+        "tz",
+        "did you mean",
+    ),
+    "SELECT price FROM bids\nORDER BY price": ("a stream has no end", "ORDER BY price", "sort where"),
+    "SELECT auction, avg(n) FROM (SELECT auction, count(*) n FROM bids GROUP BY auction LIMIT 3) GROUP BY auction": (
+        "a stream has no first rows",
+        "LIMIT 3",
+        "row_number",
+    ),
+    "SELECT 1": ("the query reads no stream", "SELECT 1", "read one of the tables"),
+    "SELECT count(*) FROM TABLE(SESSION(TABLE (SELECT *, current_timestamp() AS now FROM bids), DESCRIPTOR(now), "
+    "INTERVAL '1' MINUTE)) GROUP BY window_start, window_end": ("over the event time", "SESSION", "WATERMARK FOR"),
+    "SELECT b.price FROM bids b JOIN bids FOR SYSTEM_TIME AS OF b.price AS r ON b.auction = r.auction": (
+        "takes the event time of the left side",
+        "",
+        "WATERMARK FOR",
+    ),
+    "INSERT INTO outt SELECT 1": ("there is no table 'outt'", "outt", "did you mean `out`?"),
+    "INSERT INTO bids SELECT * FROM bids": ("cannot be written", "bids", "another table"),
+    "INSERT INTO out SELECT auction FROM bids": (
+        "has 1 columns (auction), but out takes 2",
+        "SELECT auction",
+        "select 2",
+    ),
+    "INSERT INTO out SELECT note, price FROM bids": ("out is bigint, but the query gives string", "SELECT", "CAST"),
+    "INSERT INTO out (auction, m) SELECT auction, 1 FROM bids": ("no column 'm'", "m", "its columns are auction, n"),
+    "INSERT INTO out SELECT auction, count(*) FROM bids GROUP BY auction": (
+        "has no primary key",
+        "out",
+        "PRIMARY KEY (auction)",
+    ),
+    "INSERT INTO black SELECT * FROM bids; INSERT INTO black SELECT * FROM bids": (
+        "another INSERT writes to 'black' already",
+        "black SELECT * FROM bids",
+        "UNION ALL",
+    ),
+    "CREATE TABLE bids WITH (connector = 'print')": ("'bids' already", "bids", "another name"),
+    "CREATE VIEW v AS SELECT nope FROM bids": ("there is no column `nope`", "nope", "did you mean"),
+    "CREATE VIEW v (a, b) AS SELECT price FROM bids": ("names 2 columns, but its query has 1", "a, b", "name all of"),
+    "SET parallelism = 3": ("SET must stand before", "SET parallelism", "beginning"),
+    "CREATE TABLE t (a BIGINT) WITH (path = 'x')": ("has no connector", "t (a", "filesystem"),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'kafkaa')": (
+        "no connector 'kafkaa'",
+        "'kafkaa'",
+        "the connectors are",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'parquet', pth = 'x')": (
+        "has no option 'pth'",
+        "pth",
+        "did you mean `path`?",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'parquet')": ("needs the option 'path'", "'parquet'", "add path"),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'filesystem', path = 'x', format = 'xml')": (
+        "format must be one of parquet",
+        "'xml'",
+        "choices",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'datagen', rows-per-second = 'many')": (
+        "must be a whole number, got 'many'",
+        "'many'",
+        "1000",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'datagen', fields.b.max = 3); SELECT * FROM t": (
+        "there is no column 'b'",
+        "fields.b.max",
+        "the columns are a",
+    ),
+    "CREATE TABLE t (a WRONG) WITH (connector = 'datagen'); SELECT * FROM t": (
+        "WRONG is not a type",
+        "WRONG",
+        "BIGINT",
+    ),
+    "CREATE TABLE t (a BIGINT, WATERMARK FOR a AS a) WITH (connector = 'datagen'); SELECT * FROM t": (
+        "must be a column of type TIMESTAMP, but it is bigint",
+        "a AS a",
+        "timestamp_millis",
+    ),
+    "CREATE TABLE t (a BIGINT, b AS nope + 1) WITH (connector = 'datagen'); SELECT * FROM t": (
+        "there is no column `nope`",
+        "nope",
+        "did you mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_shown_in_the_text(spark: Any, tmp_path: Path, text: str) -> None:
+    what, place, fix = MISTAKES[text]
+    job = sb.Job("wrong", state=tmp_path, spark=spark)
+    with pytest.raises(InputError) as raised:
+        job.execute(BIDS + text, file="p.sql")
+    error = raised.value
+    assert what in error.what
+    assert fix in error.fix
+    where, line, carets = error.where.splitlines()
+    assert where.startswith("p.sql, line ")
+    assert line[carets.index("^") :].startswith(place), error
+
+
+def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> None:
+    job = sb.Job("streams", state=tmp_path, spark=spark)
+    rate = spark.readStream.format("rate").load()
+    job.source(rate, name="ticks", watermark=("timestamp", "1 second"))
+    stream = job.sql("SELECT value % 2 AS odd, count(*) AS n FROM ticks GROUP BY 1, window(timestamp, '1 minute')")
+    assert stream.columns == ["odd", "n"]
+    assert list(job.graph.operators) == ["sql_window"]
+    named = job.sql("WITH odds AS (SELECT value FROM ticks GROUP BY value) SELECT * FROM odds", name="other")
+    assert named.columns == ["value"]
+    assert list(job.graph.operators) == ["sql_window", "odds_aggregate"]
+    assert list(job.graph.sources) == ["ticks"]
+    with pytest.raises(InputError, match="`mode` must be one of"):
+        job.sql("SELECT * FROM ticks", mode="late")

@@ -74,6 +74,11 @@ class World(ABC):
         """All rows of one kind that there are."""
 
     @property
+    @abstractmethod
+    def end(self) -> dict[str, int]:
+        """The offset of each source when all its input is read."""
+
+    @property
     def state(self) -> Path:
         """Where the state is, unless it is elsewhere."""
         return self.folder / "state"
@@ -120,6 +125,10 @@ class FileWorld(World):
     chance: random.Random = field(default_factory=lambda: random.Random(11))
     _recent: list[int] = field(default_factory=list)
     _orders: int = 0
+
+    @property
+    def end(self) -> dict[str, int]:
+        return {"logOffset": self.files - 1}
 
     def add(self, batches: int = 1, rows: int = 60) -> None:
         """Each file covers two minutes and begins one minute after the one before."""
@@ -200,6 +209,10 @@ class NumberedWorld(World):
 
     rows: int = 0
     last: int | None = None
+
+    @property
+    def end(self) -> dict[str, int]:
+        return {"number": self.rows}
 
     def add(self, batches: int = 1) -> None:
         self.rows += 60 * batches

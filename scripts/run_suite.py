@@ -7,6 +7,9 @@
 A part is a command, or a folder of tests that is dealt into several commands. Two commands run at once, the longest
 first, so that neither core waits for the other. A command that passes prints one line; one that fails prints all its
 output. After a failure no further command starts, unless `--keep-going` is given.
+
+Tests of a few parts kill processes and wait for others on a machine that may be busy. If no more than `MAX_UNSTABLE`
+of a command fail, these are run a second time, and the suite lists what failed first and passed then.
 """
 
 import argparse
@@ -31,6 +34,11 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 An archive of classes that does not fit is ignored; warnings about it would stand in what Spark's scripts read.
 """
 PASSED = re.compile(r"(\d+) passed")
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
+MAX_UNSTABLE = 2
+"""Number of failed tests of a command above which none is run again: then something is broken."""
+TESTS_FAILED = 1
+"""Exit status of pytest after failed tests; others are a crash, a wrong option or no test at all."""
 DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(tests/.+?)$", re.MULTILINE)
 SLOWEST = 15
 """Number of slow tests that are listed in the end."""
@@ -67,6 +75,11 @@ class Part:
     """Further options of pytest."""
 
     @property
+    def second_try(self) -> bool:
+        """Whether failed tests are run again: those that start processes, or measure time."""
+        return self.java or self.alone
+
+    @property
     def needs(self) -> tuple[str, ...]:
         return (*self.tools, FIND_JAVA, FIND_POSTGRES) if self.java else self.tools
 
@@ -92,6 +105,8 @@ class Result:
     status: int
     seconds: float
     output: str
+    unstable: tuple[str, ...] = ()
+    """Tests that failed first and passed when they were run again."""
 
     @property
     def durations(self) -> list[tuple[float, str]]:
@@ -100,8 +115,7 @@ class Result:
 
     @property
     def tests(self) -> int:
-        passed = PASSED.findall(self.output)
-        return int(passed[-1]) if passed else 0
+        return sum(map(int, PASSED.findall(self.output)))
 
 
 KEYED = ("tests/model/test_engine_model.py", "tests/model/test_keyed_view.py", "tests/unit/state/test_keyed*.py")
@@ -201,15 +215,31 @@ def commands_of(part: Part) -> Iterator[Command]:
 
 
 def run(command: Command) -> Result:
-    """Run a command to its end."""
+    """Run a command to its end, and tests of it that failed a second time where `MAX_UNSTABLE` allows it."""
+    begin = time.monotonic()
+    if not (command.part.second_try and command.part.paths):
+        status, output = _run(command, command.arguments)
+        return Result(command, status, time.monotonic() - begin, output)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [*command.arguments, "-o", f"cache_dir={folder}"]  # where pytest notes which tests failed
+        status, output = _run(command, arguments)
+        failed = tuple(dict.fromkeys(FAILED.findall(output)))
+        if status != TESTS_FAILED or not 0 < len(failed) <= MAX_UNSTABLE:
+            return Result(command, status, time.monotonic() - begin, output)
+        status, again = _run(command, [*arguments, "--last-failed", "--last-failed-no-failures=none"])
+        shown = f"{output}\n== a second time: {', '.join(failed)}\n{again}"
+        return Result(command, status, time.monotonic() - begin, shown, () if status else failed)
+
+
+def _run(command: Command, arguments: Sequence[str]) -> tuple[int, str]:
+    """Run a program to its end; its exit status and what it printed."""
     environment = os.environ | dict(command.part.environment)
     if command.part.java:
         environment["JAVA_TOOL_OPTIONS"] = f"{SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE}"
-    begin = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         printed = None if command.part.live else output
         status = subprocess.run(
-            command.arguments,
+            arguments,
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -218,7 +248,7 @@ def run(command: Command) -> Result:
             check=False,
         ).returncode
         output.seek(0)
-        return Result(command, status, time.monotonic() - begin, output.read())
+        return status, output.read()
 
 
 class Suite:
@@ -280,6 +310,8 @@ def _report(result: Result) -> None:
         print(f"\n== {result.command.name} FAILED after {result.seconds:.0f} s\n{result.output}", flush=True)
         return
     tests = f"{result.tests:5} tests" if result.tests else ""
+    if result.unstable:
+        print(f"\n== {result.command.name}: passed the second time\n{result.output}", flush=True)
     print(f"== {result.command.name:22} {result.seconds:5.0f} s  {tests}", flush=True)
 
 
@@ -362,6 +394,9 @@ def main() -> int:
     print(f"\n{slowest(suite.results)}\n\n{table(suite.results, time.monotonic() - begin)}")
     if reasons:
         print(f"\n{not_run(reasons)}")
+    for result in suite.results:
+        for test in result.unstable:
+            print(f"UNSTABLE: {test} failed and passed when it was run again")
     if failed:
         left = ", ".join(command.name for command in suite.waiting)
         print(f"FAILED: {', '.join(r.command.name for r in suite.results if r.status)}; not started: {left or 'none'}")

@@ -1,8 +1,11 @@
 """The script behind `make quick` and `make test`: it runs every test file, and starts nothing after a failure."""
 
+import os
 import re
+import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,56 @@ def test_after_a_failure_nothing_starts_and_all_output_is_shown(capsys: pytest.C
     assert "bad FAILED" in printed
     assert "why" in printed
     assert [waiting.name for waiting in suite.waiting] == ["later"]
+
+
+UNSTABLE = """
+from pathlib import Path
+import pytest
+
+def test_fine():
+    pass
+
+@pytest.mark.parametrize("number", range({count}))
+def test_second_time(number):
+    seen = Path(__file__).with_suffix(f".{{number}}")
+    before = seen.exists()
+    seen.touch()
+    assert before
+
+def test_broken():
+    assert {fine}
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A file of tests, and what the suite makes of it."""
+
+    status: int
+    unstable: int = 0
+    count: int = 1
+    """Tests that fail the first time."""
+    fine: bool = True
+    java: bool = True
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        Trial(0, unstable=2, count=2),
+        Trial(1, count=run_suite.MAX_UNSTABLE + 1),  # too many to be chance
+        Trial(1, fine=False),
+        Trial(1, java=False),
+    ],
+)
+def test_a_few_tests_with_processes_are_run_again_and_named(tmp_path: Path, trial: Trial) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(UNSTABLE.format(count=trial.count, fine=trial.fine))
+    words = [sys.executable, "-m", "pytest", "-q", "-ra", "--rootdir", str(tmp_path), "-c", os.devnull, str(file)]
+    result = run_suite.run(Command(Part("it", 1, paths=("tests",), java=trial.java), "it", words))
+    assert (result.status, len(result.unstable)) == (trial.status, trial.unstable)
+    assert not trial.unstable or result.tests == trial.count + 2
+    assert all("test_it.py::test_second_time[" in test for test in result.unstable)
 
 
 def test_a_part_that_runs_alone_waits_for_the_others(tmp_path: Path) -> None:

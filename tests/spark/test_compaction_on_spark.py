@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from spark.trips import expected, live_files, per_driver, state_of
-from unit.operators.subtask_world import JOB, SubtaskWorld
-from unit.operators.test_subtask_compaction import COUNTS, grown
+from unit.subtasks.subtask_world import JOB, SubtaskWorld
+from unit.subtasks.test_subtask_compaction import COUNTS, grown
 
 from statebed.errors import SubtaskError
 from statebed.format import names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from conformance.every_operator import OPERATORS
-from unit.operators.test_subtask_compaction import grown, node_of
+from unit.subtasks.test_subtask_compaction import grown, node_of
 
 from statebed.flow.graph import OperatorNode
 from statebed.operators.operator import Clock

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from unit.operators.subtask_world import SubtaskWorld, Told
+from unit.subtasks.subtask_world import SubtaskWorld, Told
 
 from statebed.aggregates import functions as f
 from statebed.flow import Flow

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from effort import examples
 from hypothesis import given, settings
-from unit.format.nested_values import arrays
-from unit.format.test_keyhash_vectors import reference
+from unit.arrays.nested_values import arrays
+from unit.arrays.test_keyhash_vectors import reference
 
 from statebed.arrays.columns import fixed_width_values
 from statebed.arrays.key_hash import hash_columns, normalise_key

@@ -10,7 +10,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.format.nested_values import KINDS, PLAIN, arrays
+from unit.arrays.nested_values import KINDS, PLAIN, arrays
 
 from statebed.arrays.canonical_order import first_disorder, in_order, is_sortable, repeats, sort_indices, sortable
 from statebed.arrays.nested_order import encoded, is_encodable

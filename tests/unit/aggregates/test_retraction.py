@@ -12,7 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.operators.aggregate_cases import CASES
+from unit.aggregates.aggregate_cases import CASES
 
 from statebed.aggregates import functions as sb
 from statebed.aggregates.aggregate import BoundAggregate

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from conformance.every_operator import OPERATORS
 from conformance.streams import LEFT, RIGHT, SCHEMA, source
-from unit.operators.subtask_world import SubtaskWorld, Told, edits_of
+from unit.subtasks.subtask_world import SubtaskWorld, Told, edits_of
 
 from statebed.aggregates import functions as f
 from statebed.flow import Flow

@@ -19,12 +19,23 @@ from effort import examples
 from kafka.server import Broker
 from unit.sinks.publishing import JOB, SINK, commit, counter_of, expected, kafka_sink, open_run
 
-from statebed.checkpoint import Origin, Publication, Publisher, Retention, RollbackPolicy, Run, RunOptions, SinkStart
+from statebed.checkpoint import (
+    Origin,
+    Publication,
+    Publisher,
+    Retention,
+    RollbackPolicy,
+    Run,
+    RunOptions,
+    SinkPosition,
+    SinkStart,
+)
 from statebed.errors import FencedError, InputError, RollbackError, SinkError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.format.stream_schema import Changes, Output
 from statebed.sinks.kafka import Encoding, TopicLayout, avro_schema
+from statebed.sinks.kafka.topic import KafkaCluster, Topic, offsets_of
 from statebed.storage import LocalStore, MemoryStore, ObjectStore
 from statebed.subtasks.outbox import encode_outbox
 
@@ -259,6 +270,24 @@ def test_rebuild_empties_the_topic_first(broker: Broker, store: ObjectStore, pol
     rows: dict[bytes, bytes | None] = {message.key() or b"": message.value() for message in broker.messages(topic)}
     assert [value for value in rows.values() if value is not None] == []
     assert (rows == {}) == (policy == "delete")
+
+
+def test_the_position_is_not_told_before_a_pending_transaction_is_settled(broker: Broker, store: ObjectStore) -> None:
+    name = broker.new_topic()
+    publish(store, kafka_sink(broker.servers, name), 1)
+    topic = Topic(KafkaCluster(broker.servers), name)
+    facts = topic.facts()
+    assert facts is not None
+    producer = topic.cluster.producer("of-an-earlier-run")
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    offsets = offsets_of(topic, facts, owner=f"{JOB}/{SINK}", position=SinkPosition(run=1, epoch=7))
+    producer.send_offsets_to_transaction(offsets, topic.group_metadata(), 60)
+    settled = threading.Timer(2, producer.commit_transaction, [60])
+    settled.start()
+    position = kafka_sink(broker.servers, name).peek()
+    settled.join()
+    assert position == SinkPosition(run=1, epoch=7)
 
 
 def test_epochs_that_are_no_longer_retained_are_named(broker: Broker, store: ObjectStore) -> None:

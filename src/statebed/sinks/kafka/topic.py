@@ -245,12 +245,18 @@ class Topic:
     def _result(self, future: Any, *, missing_is_none: bool) -> Any:
         kafka = driver()
         try:
-            return future.result(min(_REQUEST_SECONDS, self.cluster.timeout_seconds))
+            result = future.result(min(_REQUEST_SECONDS, self.cluster.timeout_seconds))
         except kafka.KafkaException as error:
             missing = {kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError.GROUP_ID_NOT_FOUND}
             if missing_is_none and error.args[0].code() in missing:
                 return None
             raise
+        # A request for offsets succeeds as a whole even if the broker refuses to tell those of a partition, as it does
+        # while a transaction that commits them is open or not yet settled.
+        for partition in getattr(result, "topic_partitions", ()):
+            if partition.error is not None:
+                raise kafka.KafkaException(partition.error)
+        return result
 
 
 def is_connection_problem(error: Any) -> bool:
@@ -267,6 +273,7 @@ def is_connection_problem(error: Any) -> bool:
         codes.REQUEST_TIMED_OUT,
         codes.LEADER_NOT_AVAILABLE,
         codes.CONCURRENT_TRANSACTIONS,
+        codes.UNSTABLE_OFFSET_COMMIT,
     }
 
 

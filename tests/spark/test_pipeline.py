@@ -20,7 +20,7 @@ import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, send_request
 from statebed.errors import InputError, StateGoneError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.metrics.processes import job_metrics
+from statebed.metrics.job_metrics import job_metrics
 from statebed.metrics.samples import Sample
 from statebed.spark.epoch import epoch_levels as stages_module
 from statebed.spark.epoch.level_task import LevelOperator, StageFunction

@@ -6,6 +6,7 @@ Prometheus expects.
 """
 
 import enum
+import hashlib
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -220,3 +221,25 @@ class JobMetrics:
 
 def _is_size(key: Key) -> bool:
     return key[0].startswith(("statebed_state_", "statebed_tombstones", "statebed_compaction_debt"))
+
+
+_process_lock = threading.Lock()
+_jobs_of_process: dict[tuple[str, str], JobMetrics] = {}
+"""Metrics of all jobs that have run in this process, by job and state."""
+
+
+def job_metrics(job: str, state: str) -> JobMetrics:
+    """Return the metrics of a job. If two jobs of the same name have different states, the later one gets a distinct
+    label while the earlier one runs, and replaces it afterwards.
+    """
+    with _process_lock:
+        metrics = _jobs_of_process.get((job, state))
+        if metrics is None:
+            others = [place for place in _jobs_of_process if place[0] == job]
+            for place in others:
+                if not _jobs_of_process[place].active:
+                    del _jobs_of_process[place]
+            taken = any(place in _jobs_of_process for place in others)
+            label = f"{job} at {hashlib.sha256(state.encode()).hexdigest()[:6]}" if taken else job
+            metrics = _jobs_of_process[job, state] = JobMetrics(label)
+        return metrics

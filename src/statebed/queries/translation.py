@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statebed.flow.keys import quoted
+from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.expression_text import WindowColumns
 from statebed.queries.plan_tree import Expr, PlanNode, analysed_plan
 from statebed.queries.pushed_filters import pushed_filters
-from statebed.queries.query_clock import spark_clock
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, UntranslatableError, refusal
 from statebed.queries.relation import Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
@@ -29,6 +29,7 @@ from statebed.spark.plan.source_frames import WATERMARK_KEY
 MODES = ("append", "update", "complete")
 CLOCKS = ("spark", "statebed")
 _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join", "Window"})
+_WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _PASSES = frozenset({"SubqueryAlias", "View"})
 Step = Callable[["Translation", PlanNode], Relation]
 
@@ -308,3 +309,20 @@ _STEPS: dict[str, Step] = {
     "Window": row_numbers.window_functions,
     "WithCTE": row_steps.with_cte,
 }
+
+
+def spark_clock(catalyst: Catalyst, plan: PlanNode) -> SparkClock | None:
+    """Return the clock of a query; None if it has no watermark.
+
+    Spark counts a watermark once, even if the query reads it in several places.
+    """
+    watermarks: dict[str, SparkWatermark] = {}
+    for node in plan.walk():
+        if node.kind == "EventTimeWatermark":
+            name = str(node.fields["nodeId"])
+            if name not in watermarks:
+                watermarks[name] = SparkWatermark(name, catalyst.delay_ms(node.handle))
+    if not watermarks:
+        return None
+    policy = str(catalyst.session.conf.get(_WATERMARK_POLICY, "min")).lower()
+    return SparkClock(tuple(watermarks.values()), policy)

@@ -1,6 +1,6 @@
 """Metrics of jobs live as long as the process, and labels stay unique."""
 
-from statebed.metrics.processes import job_metrics
+from statebed.metrics.job_metrics import job_metrics
 
 
 def test_a_job_that_starts_again_goes_on_with_its_counters() -> None:

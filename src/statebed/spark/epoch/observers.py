@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics.endpoint import ENDPOINTS
-from statebed.metrics.job_metrics import JobMetrics
-from statebed.metrics.processes import job_metrics
+from statebed.metrics.job_metrics import JobMetrics, job_metrics
 from statebed.metrics.telemetry import EpochSpan, Telemetry, join_telemetry, leave_telemetry
 from statebed.spark.plan.job_plan import JobPlan
 

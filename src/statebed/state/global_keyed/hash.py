@@ -1,6 +1,6 @@
 """Key hash of one encoded key: XXH64 in plain Python, for tables that are written key by key.
 
-The result equals `format.keyhash` over a column with one binary value, which is made for many values and slow for one.
+The result equals `arrays.key_hash` over a column with one binary value, which is made for many values and slow for one.
 """
 
 from statebed.arrays.key_hash import HASH_SEED

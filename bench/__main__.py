@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import checkpoints, engine, hotkeys, memory, operators, prefetch, process, spark, subtask
+from bench import checkpoints, engine, hotkeys, memory, operators, prefetch, process, scale, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
     "prefetch": (prefetch.run, "an epoch that closes windows in the store or on disk, with and without prefetching"),
     "process": (process.run, "a process over whole batches against the same one written for one key at a time"),
+    "scale": (scale.run, "1,000 subtasks and 10 TB on S3: requests, bytes, dollars, times, and where it breaks"),
     "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),
     "subtask": (subtask.run, "an epoch of one subtask, restored anew each time, by how much state there is"),
 }
@@ -33,9 +34,12 @@ def main() -> int:
         one.add_argument("--json", action="store_true", help="one JSON object per line; ratio > 1 means ours is better")
         one.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
         one.add_argument("--case", default="", help="only cases whose name contains this text, for example 'int64'")
+        if name == "scale":
+            scale.add_options(one)
     options = parser.parse_args()
     report = Report(as_json=options.json)
-    status = BENCHMARKS[options.benchmark][0](report, quick=options.quick, only=options.case)
+    more = {"options": options} if options.benchmark == "scale" else {}
+    status = BENCHMARKS[options.benchmark][0](report, quick=options.quick, only=options.case, **more)
     return status or report.finish(check=options.check)
 
 

@@ -2,7 +2,9 @@
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+_LARGE = 1000
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,16 @@ class Result:
         return self.target is not None and self.ratio < self.target
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One measured or derived number, without anything to compare it with."""
+
+    case: str
+    metric: str
+    value: float
+    unit: str
+
+
 def faster(
     case: str, baseline: str, metric: str, *, ours: float, theirs: float, unit: str, target: float | None = None
 ) -> Result:
@@ -38,6 +50,11 @@ def smaller(
     return Result(case, baseline, metric, ours, theirs, theirs / max(ours, 1e-9), unit, target)
 
 
+def shown_number(value: float) -> str:
+    """Return a number with four digits at least, without an exponent."""
+    return f"{value:,.4g}" if abs(value) < _LARGE else f"{value:,.0f}"
+
+
 @dataclass
 class Report:
     """Prints results as they come, and remembers the targets that were missed."""
@@ -50,6 +67,13 @@ class Report:
         if result.missed:
             self.missed.append(result)
         print(_json(result) if self.as_json else self._line(result), flush=True)
+
+    def figure(self, figure: Figure, *, shown: bool = True) -> None:
+        """Print a figure; one that is not `shown` is left out of the table."""
+        if self.as_json:
+            print(json.dumps(asdict(figure)), flush=True)
+        elif shown:
+            print(f"{figure.case:<30} {figure.metric:<62} {shown_number(figure.value):>22} {figure.unit}", flush=True)
 
     def note(self, text: str) -> None:
         """A remark for readers of the table."""

@@ -51,8 +51,14 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Start the server, make the bucket, and end the server by its id."""
-    folder = tmp_path_factory.mktemp("seaweedfs")
+    """A server for all tests of the session."""
+    with running_server(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_server(folder: Path) -> Iterator[S3Server]:
+    """Start the server in an empty folder, make the bucket, and end the server by its id."""
     ports = free_ports(8)
     server = S3Server(endpoint=f"http://127.0.0.1:{ports[6]}")
     with (

@@ -25,6 +25,6 @@ class Environment:
     """Monotonic clock for durations and deadlines."""
     fresh_id: Callable[[], str] = _fresh_id
     sleep: Callable[[float], None] = time.sleep
-    requests_at_once: int = 16
+    requests_at_once: int = 64
     """Maximum number of concurrent requests of one kind; simulations use 1, which makes their order deterministic."""
     written_by: str = f"statebed {version('statebed')}"

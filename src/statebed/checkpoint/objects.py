@@ -1,6 +1,7 @@
 """Objects that metadata refers to: fetched with a check of size and checksum, stored under a digest of their bytes."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -13,7 +14,9 @@ from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore, put_verified
 
 _FIX = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
-_LOOKUPS_AT_ONCE = 16
+_LOOKUPS_AT_ONCE = 64
+MANY_IN_FOLDER = 100
+"""Number of objects of a folder from which on the folder is listed, instead of looking them up one by one."""
 _READS_AT_ONCE = 4
 _PIECE_BYTES = 8 << 20
 
@@ -50,21 +53,31 @@ def fetch_range(store: ObjectStore, path: str, start: int, length: int) -> bytes
         ) from error
 
 
-def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
-    """Raise an error for the first object that is missing or has another size."""
+def check_present(store: ObjectStore, sizes: Sequence[tuple[str, int]]) -> None:
+    """Raise an error for the first object that is missing or has another size.
+
+    A page of a listing has the sizes of a thousand objects, so a folder of which many objects are wanted is listed. An
+    object that no listing has is looked up by itself.
+    """
+    folders = Counter(path.rpartition("/")[0] for path, _ in sizes)
+    listed: dict[str, int] = {}
 
     def look_up(named: tuple[str, int]) -> None:
         path, size = named
         where = f"{store.url}/{path}"
-        info = store.head(path)
-        if info is None:
-            raise MissingFileError("metadata refers to a file that does not exist", where=where, fix=_FIX)
-        if info.size != size:
-            raise CorruptObjectError(
-                f"a file has {info.size} bytes, but its metadata says {size}", where=where, fix=_FIX
-            )
+        stored = listed.get(path)
+        if stored is None:
+            info = store.head(path)
+            if info is None:
+                raise MissingFileError("metadata refers to a file that does not exist", where=where, fix=_FIX)
+            stored = info.size
+        if stored != size:
+            raise CorruptObjectError(f"a file has {stored} bytes, but its metadata says {size}", where=where, fix=_FIX)
 
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="statebed-head") as pool:
+        many = [folder for folder, wanted in folders.items() if folder and wanted >= MANY_IN_FOLDER]
+        for infos in pool.map(lambda folder: list(store.list(folder)), many):
+            listed.update((info.path, info.size) for info in infos)
         list(pool.map(look_up, sizes))
 
 

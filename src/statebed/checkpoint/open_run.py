@@ -149,6 +149,7 @@ def _check_base(log: CheckpointLog, references: References, record: pb.Checkpoin
 def _check_intact(
     log: CheckpointLog, references: References, record: pb.CheckpointMetadata, *, passed_over: frozenset[str]
 ) -> None:
+    references.prefetch([record])
     named = references.of(record)
     done = named.metadata | passed_over
     check_present(log.store, [(path, size) for path, size in named.sizes.items() if path not in done])

@@ -21,7 +21,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.operators.window_definition import tumbling
 from statebed.spark.compaction.round_job import Result, Round
-from statebed.spark.compaction.rounds import CompactionOptions, CompactionRounds, FilesInFlight, chosen
+from statebed.spark.compaction.rounds import CompactionOptions, CompactionRounds, FilesInFlight, chosen, options_for
 from statebed.storage import ObjectStore
 from statebed.subtasks import CompactedSubtask, CompactionTask, SubtaskReport, compact_subtask
 
@@ -339,11 +339,11 @@ def report_of(operator_id: str, index: int, due_bytes: int) -> SubtaskReport:
 
 def test_a_round_takes_the_largest_debts_within_its_bytes_and_those_first_that_waited_longest() -> None:
     reports = [report_of("a", 0, 50), report_of("a", 1, 80), report_of("b", 0, 0), report_of("b", 1, 30)]
-    taken = chosen(reports, compacted_in={}, most_bytes=100)
+    taken = chosen(reports, compacted_in={}, most_bytes=100, subtask_bytes=10**9)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 1)]
-    taken = chosen(reports, compacted_in={("a", 1): 7}, most_bytes=100)
+    taken = chosen(reports, compacted_in={("a", 1): 7}, most_bytes=100, subtask_bytes=10**9)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 0), ("b", 1)]
-    taken = chosen([report_of("a", 0, 10**12)], compacted_in={}, most_bytes=100)
+    taken = chosen([report_of("a", 0, 10**12)], compacted_in={}, most_bytes=100, subtask_bytes=10**9)
     assert len(taken) == 1, "one that is larger than all that a round may do goes alone"
 
 
@@ -376,3 +376,17 @@ def test_a_subtask_that_fails_in_a_round_does_not_take_the_others_with_it() -> N
     told = job.compaction.before_epoch(job.world.run.next_epoch)
     assert told.edits["out"] == made.edits
     assert job.compaction.counts.failures == 1
+
+
+def test_a_round_takes_as_many_large_subtasks_as_it_compacts_parts_of() -> None:
+    reports = [report_of("a", index, 10**12) for index in range(10)]
+    assert len(chosen(reports, compacted_in={}, most_bytes=100, subtask_bytes=25)) == 4
+
+
+def test_a_round_grows_with_the_cluster_and_not_below_the_default() -> None:
+    default = CompactionOptions()
+    small, large = (options_for(slots, every_epochs=7, subtask_bytes=256 << 20) for slots in (2, 1000))
+    assert (small.round_bytes, small.most_debt_bytes) == (default.round_bytes, default.most_debt_bytes)
+    assert large.round_bytes == 250 * (256 << 20)
+    assert large.most_debt_bytes == 4 * large.round_bytes
+    assert (large.every_epochs, large.subtask_bytes) == (7, 256 << 20)

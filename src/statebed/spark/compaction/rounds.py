@@ -17,7 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.logs import IdLogger, id_logger
 from statebed.operators import Operator
-from statebed.spark.compaction.round_job import Round, Rounds, SparkRounds
+from statebed.spark.compaction.round_job import SLOTS_SHARE, Round, Rounds, SparkRounds
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.subtasks import CompactedSubtask, CompactionTask, SubtaskReport
 
@@ -95,10 +95,16 @@ class FilesInFlight(Collection[str]):
 
 
 def chosen(
-    reports: Sequence[SubtaskReport], *, compacted_in: Mapping[tuple[str, int], int], most_bytes: int
+    reports: Sequence[SubtaskReport],
+    *,
+    compacted_in: Mapping[tuple[str, int], int],
+    most_bytes: int,
+    subtask_bytes: int,
 ) -> list[SubtaskReport]:
     """Choose the subtasks to compact in a round: the least recently compacted ones first, then those with most due
     bytes.
+
+    A round compacts about `subtask_bytes` of a subtask, however much of it is due.
     """
     due = sorted(
         (report for report in reports if report.due_bytes),
@@ -107,7 +113,7 @@ def chosen(
     taken: list[SubtaskReport] = []
     total = 0
     for report in due:
-        total += report.due_bytes
+        total += min(report.due_bytes, subtask_bytes)
         if taken and total > most_bytes:
             break
         taken.append(report)
@@ -179,7 +185,7 @@ class CompactionRounds:
             handed = sum(len(subtask.edits) for subtask in self._waiting)
             self._count(edits_handed=handed, edits_applied=sum(report.edits_applied for report in reports))
             self._waiting, self._handed = (), False
-        self._debt_bytes = sum(report.due_bytes for report in reports)
+        self._debt_bytes = sum(min(report.due_bytes, self._options.subtask_bytes) for report in reports)
         self._last_epoch = self._last_epoch or record.epoch
         self._take_result(record.epoch)
         idle = self._round is None and not self._waiting and may_begin
@@ -220,7 +226,13 @@ class CompactionRounds:
         return debt > 0 and (self._start_soon or record.epoch - self._last_epoch >= options.every_epochs)
 
     def _begin(self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport]) -> None:
-        taken = chosen(reports, compacted_in=self._compacted_in, most_bytes=self._options.round_bytes)
+        options = self._options
+        taken = chosen(
+            reports,
+            compacted_in=self._compacted_in,
+            most_bytes=options.round_bytes,
+            subtask_bytes=options.subtask_bytes,
+        )
         entries = {entry.operator_id: entry for entry in record.operators}
         tasks = [
             CompactionTask(
@@ -290,6 +302,19 @@ class CompactionRounds:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
 
 
+def options_for(slots: int, *, every_epochs: int, subtask_bytes: int) -> CompactionOptions:
+    """Return the limits for a cluster of `slots` task slots: every slot that a round uses compacts one subtask."""
+    default = CompactionOptions()
+    round_bytes = max(default.round_bytes, slots // SLOTS_SHARE * subtask_bytes)
+    return replace(
+        default,
+        every_epochs=every_epochs,
+        subtask_bytes=subtask_bytes,
+        round_bytes=round_bytes,
+        most_debt_bytes=max(default.most_debt_bytes, 4 * round_bytes),
+    )
+
+
 def compaction_of(plan: JobPlan, run: int) -> CompactionRounds:
     """Create the compaction of a job with its settings."""
     return CompactionRounds(
@@ -297,8 +322,10 @@ def compaction_of(plan: JobPlan, run: int) -> CompactionRounds:
         run=run,
         operators=plan.operators,
         told=_logger.about(job=plan.job_id, run=run),
-        options=CompactionOptions(
-            every_epochs=plan.settings.compaction_every, subtask_bytes=plan.settings.compaction_bytes
+        options=options_for(
+            plan.session.sparkContext.defaultParallelism,
+            every_epochs=plan.settings.compaction_every,
+            subtask_bytes=plan.settings.compaction_bytes,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""From measured points to a job of any size: what grows with subtasks, with rows, and with state.
+"""Estimate of a job of any size from measured points: costs that grow with subtasks, with rows, and with state.
 
 The code is the same for every subtask, so its requests and bytes are those of one subtask times their number. Bytes of
 a delta grow with its rows, bytes and files of the state with its rows. A second measured point says how far off each of
@@ -23,7 +23,7 @@ POOL = 64
 
 @dataclass(frozen=True)
 class Point:
-    """What one simulated job took."""
+    """Costs of one simulated job."""
 
     shape: Shape
     totals: Totals
@@ -109,7 +109,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a job of the target's size takes."""
+    """Costs of a job of the target's size."""
 
     target: Target
     rows_in_state: float

@@ -1,4 +1,4 @@
-"""What S3 costs and how long it takes: published prices and limits, and latencies measured at a real S3 server."""
+"""Prices, limits and latencies of S3: published ones, and latencies measured at a real S3 server."""
 
 import statistics
 import time

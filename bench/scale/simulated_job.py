@@ -62,7 +62,7 @@ class Shape:
 
 @dataclass
 class Totals:
-    """What some epochs of a job took."""
+    """Costs of some epochs of a job."""
 
     epochs: int = 0
     subtasks: Requests = field(default_factory=Requests)

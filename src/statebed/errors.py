@@ -83,14 +83,14 @@ class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exceptio
         """Return the traceback of an exception, without statebed's frames that led to the user's code."""
         if isinstance(error, RemoteTraceback):
             return error
-        found = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
-        users = _users_frames(found.stack)
+        summary = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
+        users = _users_frames(summary.stack)
         frames = tuple(
             (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_MOST_LINE]) for frame in users
         )
         chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         before = "" if chained is None else "".join(traceback.format_exception(chained, limit=-_MOST_FRAMES))
-        return cls(frames, before[-_MOST_CHARACTERS:], "".join(found.format_exception_only())[:_MOST_CHARACTERS])
+        return cls(frames, before[-_MOST_CHARACTERS:], "".join(summary.format_exception_only())[:_MOST_CHARACTERS])
 
     def __str__(self) -> str:
         shown = [

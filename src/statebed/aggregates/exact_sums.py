@@ -50,17 +50,17 @@ def exact_group_parts(values: Doubles, counts: Integers) -> GroupParts:
         if not len(left):
             break
         chosen = values if len(left) == len(counts) else values[np.repeat(_flags(left, len(counts)), counts)]
-        found, known = method(chosen, counts[left])
-        if len(found) > len(parts):
-            parts = np.pad(parts, ((0, len(found) - len(parts)), (0, 0)))
-        parts[: len(found), left[known]] = found[:, known]
+        group_parts, known = method(chosen, counts[left])
+        if len(group_parts) > len(parts):
+            parts = np.pad(parts, ((0, len(group_parts) - len(parts)), (0, 0)))
+        parts[: len(group_parts), left[known]] = group_parts[:, known]
         left = left[~known]
     rest = parts[1:].T
-    some = rest != 0.0
+    not_zero = rest != 0.0
     return GroupParts(
         leading=parts[0] + 0.0,  # -0.0 becomes 0.0
-        rest=rest[some],
-        rest_counts=np.count_nonzero(some, axis=1).astype(np.int64),
+        rest=rest[not_zero],
+        rest_counts=np.count_nonzero(not_zero, axis=1).astype(np.int64),
     )
 
 
@@ -160,11 +160,11 @@ def _ordered(sums: list[Doubles]) -> list[Doubles]:
     return parts
 
 
-def _add_pairs(one: Doubles, other: Doubles) -> tuple[Doubles, Doubles]:
+def _add_pairs(augend: Doubles, addend: Doubles) -> tuple[Doubles, Doubles]:
     """Return sums and their rounding errors, exact wherever the sum is finite."""
-    total = one + other
-    back = total - one
-    return total, (one - (total - back)) + (other - back)
+    total = augend + addend
+    back = total - augend
+    return total, (augend - (total - back)) + (addend - back)
 
 
 def exact_parts(values: Sequence[float]) -> list[float]:

@@ -52,7 +52,7 @@ class Partials:
     def fields(self) -> tuple[pa.Field, ...]:
         """Columns of partials."""
         counted = (pa.field(ROWS, pa.int64(), nullable=False),) if self.changes is Changes.CHANGELOG else ()
-        return (*counted, *(field for one in self.aggregates for field in one.accumulator.partial_fields))
+        return (*counted, *(field for aggregate in self.aggregates for field in aggregate.accumulator.partial_fields))
 
     @cached_property
     def output_fields(self) -> tuple[pa.Field, ...]:
@@ -60,7 +60,7 @@ class Partials:
 
     def described(self) -> list[list[float | str]]:
         """Return the descriptions of all aggregates, for fingerprints."""
-        return [list(one.description) for one in self.aggregates]
+        return [list(aggregate.description) for aggregate in self.aggregates]
 
     def grouping(self, rows: pa.Table, bins: Integers) -> Grouping:
         """Group rows by bin and key."""
@@ -129,8 +129,8 @@ def _in_pieces(
     if nbytes <= MOST_BYTES:
         return work(rows, grouping)
     count = max(1, rows.num_rows * PIECE_BYTES // nbytes)
-    found = [work(rows.take(from_numpy(some, pa.int64())), groups) for some, groups in grouping.pieces(count)]
-    return [pa.concat_arrays(list(column)) for column in zip(*found, strict=True)]
+    pieces = [work(rows.take(from_numpy(piece, pa.int64())), groups) for piece, groups in grouping.pieces(count)]
+    return [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
 
 
 def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:

@@ -66,7 +66,7 @@ class Part:
     """Factors whose product is reduced; the rows themselves if empty."""
     by: Factor | None = None
     """Order column of MIN_BY and MAX_BY, which have one factor."""
-    given: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     """Rows in which one of these columns is null are ignored, too."""
     precision: int = 0
     """Precision of a SKETCH."""

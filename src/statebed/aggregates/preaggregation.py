@@ -29,10 +29,10 @@ def parts_of(partials: Partials) -> tuple[Part, ...] | None:
         return None
     parts: list[Part] = []
     for position, aggregate in enumerate(partials.aggregates):
-        some = aggregate_parts(position, aggregate)
-        if some is None:
+        of_aggregate = aggregate_parts(position, aggregate)
+        if of_aggregate is None:
             return None
-        parts += some
+        parts += of_aggregate
     return tuple(parts)
 
 

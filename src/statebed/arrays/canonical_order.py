@@ -46,14 +46,14 @@ def sort_ties(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> p
     tied, groups = ties(table, columns)
     if not len(tied):
         return table
-    some = table.select(list(rest))
+    tied_rows = table.select(list(rest))
     if len(tied) < table.num_rows:
-        some = some.take(from_numpy(tied, pa.int64()))
-    keys = [from_numpy(groups, pa.int64()), *map(exact, some.columns)]
+        tied_rows = tied_rows.take(from_numpy(tied, pa.int64()))
+    keys = [from_numpy(groups, pa.int64()), *map(exact, tied_rows.columns)]
     names = [str(number) for number in range(len(keys))]
-    found = sort_indices(pa.Table.from_arrays(keys, names=names), names)
+    order = sort_indices(pa.Table.from_arrays(keys, names=names), names)
     places = np.arange(table.num_rows, dtype=np.int64)
-    places[tied] = tied[fixed_width_values(found, np.uint64).astype(np.int64)]
+    places[tied] = tied[fixed_width_values(order, np.uint64).astype(np.int64)]
     return table.take(from_numpy(places, pa.int64())).combine_chunks()
 
 
@@ -69,10 +69,10 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
 
 def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return the rows of a sorted table that equal their predecessors in these columns."""
-    found = np.arange(1, table.num_rows, dtype=np.int64)
+    equal_rows = np.arange(1, table.num_rows, dtype=np.int64)
     for rows, _, equal in _neighbours(table, columns):
-        found = rows[equal]
-    return found
+        equal_rows = rows[equal]
+    return equal_rows
 
 
 def ties(table: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -95,8 +95,8 @@ def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.N
             column = sortable(column)
             before, after = column[:-1], column[1:]
         else:
-            some = (column.take(from_numpy(neighbours, pa.int64())) for neighbours in (rows - 1, rows))
-            before, after = map(sortable, some)
+            neighbour_values = (column.take(from_numpy(neighbours, pa.int64())) for neighbours in (rows - 1, rows))
+            before, after = map(sortable, neighbour_values)
         below, equal = _compare(before, after)
         yield rows, below, equal
         rows = rows[equal]

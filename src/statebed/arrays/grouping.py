@@ -128,9 +128,9 @@ def _argsort(hashes: npt.NDArray[np.uint64]) -> Integers:
     packed = (hashes & ~numbers) | np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
     order = (packed & numbers).astype(np.int64)
-    found = hashes[order]
+    in_order = hashes[order]
     # Hashes that differ only in their last bits are rare.
-    return order if bool((found[1:] >= found[:-1]).all()) else np.argsort(hashes)
+    return order if bool((in_order[1:] >= in_order[:-1]).all()) else np.argsort(hashes)
 
 
 def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Integers:
@@ -165,8 +165,8 @@ def equal_neighbours(key: pa.Array) -> Flags:
     return _equal(column.slice(0, max(len(column) - 1, 0)), column.slice(1))
 
 
-def _equal(some: pa.Array, others: pa.Array) -> Flags:
-    return boolean_values(pc.equal(some, others)) | ~(validity(some) | validity(others))
+def _equal(values: pa.Array, others: pa.Array) -> Flags:
+    return boolean_values(pc.equal(values, others)) | ~(validity(values) | validity(others))
 
 
 def _comparable(key: pa.Array) -> pa.Array:

@@ -163,8 +163,8 @@ def is_key_type(kind: pa.DataType) -> bool:
 def _refusal(kind: pa.DataType) -> str | None:
     """Return why a type cannot be part of a key, or None if it can."""
     if pa.types.is_struct(kind) or is_list(kind):
-        found = (_refusal(kind.field(index).type) for index in range(kind.num_fields))
-        return next((reason for reason in found if reason is not None), None)
+        reasons = (_refusal(kind.field(index).type) for index in range(kind.num_fields))
+        return next((reason for reason in reasons if reason is not None), None)
     if pa.types.is_map(kind):
         return "equal maps may have their entries in different orders"
     return f"{kind} has no key hash" if _way_of(kind) is None else None
@@ -282,10 +282,10 @@ def _hash_lists(column: pa.Array, seeds: Hashes) -> Hashes:
     firsts = np.cumsum(counts) - counts
     lists = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(firsts, counts)
     ordered = items.take(from_numpy(offsets[rows[lists]] + np.repeat(positions, counts), pa.int64()))
-    found = hashes[rows]
+    of_rows = hashes[rows]
     for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
-        _hash_on(found[:count], ordered.slice(first, count), found[:count])
-    hashes[rows] = found
+        _hash_on(of_rows[:count], ordered.slice(first, count), of_rows[:count])
+    hashes[rows] = of_rows
     return hashes
 
 

@@ -36,20 +36,20 @@ def _hash_on(hashes: Hashes, column: pa.Array) -> Hashes:
     if pa.types.is_null(kind):
         return hashes
     if pa.types.is_struct(kind):
-        found = hashes
+        added = hashes
         for field in fields_of(column):
-            found = _hash_on(found, field)
+            added = _hash_on(added, field)
     elif is_list(kind):
-        found = _hash_lists(hashes, column)
+        added = _hash_lists(hashes, column)
     elif kind in OFFSET_TYPES:
-        found = _hash_text(hashes, column)
+        added = _hash_text(hashes, column)
     elif pa.types.is_decimal(kind) and kind.precision > _LONG_DECIMAL_DIGITS:
-        found = _hash_text(hashes, _shortest_bytes(column))
+        added = _hash_text(hashes, _shortest_bytes(column))
     elif kind in NARROW:
-        found = _finished(_mixed(hashes, narrow_bits(column).astype(np.uint32)), np.uint32(_WORD))
+        added = _finished(_mixed(hashes, narrow_bits(column).astype(np.uint32)), np.uint32(_WORD))
     else:
-        found = _hash_wide(hashes, column)
-    return np.where(validity(column), found, hashes) if column.null_count else found
+        added = _hash_wide(hashes, column)
+    return np.where(validity(column), added, hashes) if column.null_count else added
 
 
 def _hash_wide(hashes: Hashes, column: pa.Array) -> Hashes:
@@ -68,19 +68,19 @@ def _hash_text(hashes: Hashes, column: pa.Array) -> Hashes:
     data = column.buffers()[2]
     content = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.zeros(1, dtype=np.uint8)
     rows = np.argsort(-lengths, kind="stable")
-    found, lengths, starts = hashes[rows], lengths[rows], starts[rows]
+    of_rows, lengths, starts = hashes[rows], lengths[rows], starts[rows]
     whole = lengths // _WORD
     for word in range(int(whole.max(initial=0))):
         count = int(np.searchsorted(-whole, -word, side="left"))
         first = starts[:count] + word * _WORD
         parts = [content[first + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(_WORD)]
-        found[:count] = _mixed(found[:count], parts[0] | parts[1] | parts[2] | parts[3])
+        of_rows[:count] = _mixed(of_rows[:count], parts[0] | parts[1] | parts[2] | parts[3])
     for byte in range(_WORD - 1):
         there = np.flatnonzero(lengths % _WORD > byte)
         last = content[starts[there] + whole[there] * _WORD + byte].view(np.int8).astype(np.int32).view(np.uint32)
-        found[there] = _mixed(found[there], last)
+        of_rows[there] = _mixed(of_rows[there], last)
     hashed = np.empty_like(hashes)
-    hashed[rows] = _finished(found, lengths.astype(np.uint32))
+    hashed[rows] = _finished(of_rows, lengths.astype(np.uint32))
     return hashed
 
 
@@ -88,11 +88,11 @@ def _hash_lists(hashes: Hashes, column: pa.Array) -> Hashes:
     """Hash lists position by position: the first items of all lists, then the second ones, and so on."""
     offsets, items = items_of(column)
     lengths = np.where(validity(column), np.diff(offsets), 0)
-    found = hashes.copy()
+    list_hashes = hashes.copy()
     for position in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > position)
-        found[rows] = _hash_on(found[rows], items.take(from_numpy(offsets[rows] + position, pa.int64())))
-    return found
+        list_hashes[rows] = _hash_on(list_hashes[rows], items.take(from_numpy(offsets[rows] + position, pa.int64())))
+    return list_hashes
 
 
 def _shortest_bytes(column: pa.Array) -> pa.Array:

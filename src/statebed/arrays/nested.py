@@ -73,8 +73,8 @@ def _offsets(array: pa.Array) -> Offsets:
     buffer = array.buffers()[1]
     if buffer is None or not buffer.size:
         return np.zeros(1, dtype=np.int64)
-    found = np.frombuffer(buffer, dtype=kind, count=len(array) + 1, offset=array.offset * kind.itemsize)
-    return found.astype(np.int64)
+    offsets = np.frombuffer(buffer, dtype=kind, count=len(array) + 1, offset=array.offset * kind.itemsize)
+    return offsets.astype(np.int64)
 
 
 def _offset_type(kind: pa.DataType) -> type[np.signedinteger]:

@@ -118,7 +118,7 @@ class ParquetBackend:
     def _clean_up(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> CleanupResult:
         # All records, not only those from old_min_epoch on: records must be deleted in ascending order.
         seen = [log.observe(number) for number in log.numbers() if number <= metadata.epoch]
-        damaged = [observation.epoch for observation in seen if observation.found is LogSlot.DAMAGE]
+        damaged = [observation.epoch for observation in seen if observation.slot is LogSlot.DAMAGE]
         if damaged:
             raise CleanupError(
                 f"nothing was deleted: the records {damaged} cannot be read",

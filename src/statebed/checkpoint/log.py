@@ -141,21 +141,21 @@ class CheckpointLog:
         proven = self._proven() if proofs else {}
         for number in sorted({*self.numbers(), *proven}, reverse=True):
             observation = self.observe(number)
-            if observation.found is LogSlot.NOTHING:
+            if observation.slot is LogSlot.NOTHING:
                 observation = self._lost(number, proven.get(number, "")) or observation
             yield observation
-            if observation.found is LogSlot.RECORD:
+            if observation.slot is LogSlot.RECORD:
                 return
 
     def _lost(self, number: int, proof: str) -> Observation | None:
         """Observe a number without a record as lost if `proof` or a published marker shows that it was committed."""
         listed = () if proof else self.store.list_level(names.epoch_folder(number)).objects
-        found = proof or next((info.path for info in listed if names.sink_of_marker(info.path) is not None), "")
+        evidence = proof or next((info.path for info in listed if names.sink_of_marker(info.path) is not None), "")
         # The record may have been committed between the two requests.
-        if not found or self.exists(number):
-            return self.observe(number) if found else None
+        if not evidence or self.exists(number):
+            return self.observe(number) if evidence else None
         return Observation(
-            number, LogSlot.LOST, problem=f"the record is missing, although {found} was written after it"
+            number, LogSlot.LOST, problem=f"the record is missing, although {evidence} was written after it"
         )
 
     def _proven(self) -> dict[int, str]:

@@ -84,8 +84,8 @@ def check_present(store: ObjectStore, sizes: Sequence[tuple[str, int]]) -> None:
 def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> None:
     """Read every object (path, size, CRC-32C) in pieces, and raise an error for the first that is not intact."""
 
-    def read(one: tuple[str, int, int]) -> None:
-        path, size, crc = one
+    def read(wanted_object: tuple[str, int, int]) -> None:
+        path, size, crc = wanted_object
         running = RunningDigest()
         for start in range(0, size, _PIECE_BYTES):
             running.update(fetch_range(store, path, start, min(_PIECE_BYTES, size - start)))

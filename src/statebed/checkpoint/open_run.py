@@ -94,7 +94,7 @@ def _read_view(
     gap = 0
     for number in range(recovery.head.epoch - 1, 0, -1):
         observation = log.observe(number)
-        if observation.found is LogSlot.NOTHING:
+        if observation.slot is LogSlot.NOTHING:
             if number < recovery.head.min_epoch:
                 break
             gap = gap or number

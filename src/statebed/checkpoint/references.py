@@ -61,8 +61,8 @@ class References:
                 return reference.path, None
 
         with ThreadPoolExecutor(at_once, thread_name_prefix="statebed-metadata") as pool:
-            found = dict(pool.map(read, wanted.values()))
-        self._files.update({path: files for path, files in found.items() if files is not None})
+            files_by_path = dict(pool.map(read, wanted.values()))
+        self._files.update({path: files for path, files in files_by_path.items() if files is not None})
 
     def keep_only(self, records: Iterable[pb.CheckpointMetadata]) -> None:
         """Evict cached metadata that no record in use refers to."""

@@ -370,10 +370,12 @@ class Run:
             record = self._view[link.epoch]
             done |= {sink_id for sink_id, epoch in self._published.items() if epoch >= link.epoch}
             wanted = [entry.sink_id for entry in record.sinks if entry.sink_id not in done]
-            found = markers(self._log, record) if wanted else []
-            done.update(found)
-            self._published |= {sink_id: max(link.epoch, self._published.get(sink_id, 0)) for sink_id in found}
-            if waiting := pending_sinks(wanted, found):
+            published_sinks = markers(self._log, record) if wanted else []
+            done.update(published_sinks)
+            self._published |= {
+                sink_id: max(link.epoch, self._published.get(sink_id, 0)) for sink_id in published_sinks
+            }
+            if waiting := pending_sinks(wanted, published_sinks):
                 pending[link.epoch] = waiting
         return pending
 

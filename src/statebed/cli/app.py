@@ -17,10 +17,10 @@ PANELS = {
 """Groups of commands in the output of `--help`."""
 
 
-def _show_in(panel: str, some: typer.Typer) -> None:
-    for command in some.registered_commands:
+def _show_in(panel: str, commands: typer.Typer) -> None:
+    for command in commands.registered_commands:
         command.rich_help_panel = panel
-    for group in some.registered_groups:
+    for group in commands.registered_groups:
         group.rich_help_panel = panel
         if group.typer_instance is not None and not isinstance(
             group.name, str

@@ -99,7 +99,7 @@ def _quoted(code: str) -> str:
 def _program(name: str) -> str:
     """Return how to call a program of this environment from the current folder."""
     here = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    if found and Path(found) == here:
+    program = shutil.which(name)
+    if program and Path(program) == here:
         return name
     return shlex.quote(os.path.relpath(here))

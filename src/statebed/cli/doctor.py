@@ -64,10 +64,10 @@ def local_folder(state: str) -> Path | None:
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} ({sys.executable})"
+    version = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info < OLDEST_PYTHON:
-        return Check("python", Verdict.FAIL, found, "use Python 3.11 or newer")
-    return Check("python", Verdict.OK, found)
+        return Check("python", Verdict.FAIL, version, "use Python 3.11 or newer")
+    return Check("python", Verdict.OK, version)
 
 
 def _packages() -> Iterator[Check]:
@@ -109,37 +109,37 @@ def _cores() -> Check:
 
 def _memory() -> Check:
     available = machine.available_memory_bytes()
-    found = size(machine.memory_bytes())
+    amount = size(machine.memory_bytes())
     if available is None:
-        return Check("memory", Verdict.OK, found)
-    found = f"{found}, {size(available)} of it free"
+        return Check("memory", Verdict.OK, amount)
+    amount = f"{amount}, {size(available)} of it free"
     if available < 2 * GIGABYTE:
         return Check(
-            "memory", Verdict.WARN, found, "local Spark needs about 2 GB: close other programs, or set memory="
+            "memory", Verdict.WARN, amount, "local Spark needs about 2 GB: close other programs, or set memory="
         )
-    return Check("memory", Verdict.OK, found)
+    return Check("memory", Verdict.OK, amount)
 
 
 def _disk_space(folder: Path) -> Check:
     free = machine.free_disk_bytes(folder)
-    found = f"{size(free)} free at {folder}"
+    space = f"{size(free)} free at {folder}"
     if free < GIGABYTE:
-        return Check("disk space", Verdict.FAIL, found, "free at least 1 GB, or name another location with --state")
+        return Check("disk space", Verdict.FAIL, space, "free at least 1 GB, or name another location with --state")
     if free < 5 * GIGABYTE:
-        return Check("disk space", Verdict.WARN, found, "large state will not fit")
-    return Check("disk space", Verdict.OK, found)
+        return Check("disk space", Verdict.WARN, space, "large state will not fit")
+    return Check("disk space", Verdict.OK, space)
 
 
 def _disk_speed(folder: Path) -> Check:
     speed = machine.disk_speed(folder)
-    found = (
+    measured = (
         f"{size(int(speed.bytes_per_second))}/s written and synced, "
         f"{speed.small_write_seconds * 1000:.1f} ms for a small file at {folder}"
     )
     slow = speed.bytes_per_second < GIGABYTE / 20 or speed.small_write_seconds > 0.1  # noqa: PLR2004 - said below
     if slow:
-        return Check("disk speed", Verdict.WARN, found, "every epoch waits for some small files: use a faster disk")
-    return Check("disk speed", Verdict.OK, found)
+        return Check("disk speed", Verdict.WARN, measured, "every epoch waits for some small files: use a faster disk")
+    return Check("disk speed", Verdict.OK, measured)
 
 
 def _put_if_absent(state: str) -> Check:

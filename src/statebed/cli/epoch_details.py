@@ -113,7 +113,7 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: EpochDetail
         operator = OperatorNames.of(record).id_of(wanted.operator, where=where)
         contents, figures = _only(contents, figures, operator)
         metadata = {operator: metadata[operator]}
-    found = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
+    holders = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
     files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)] if wanted.files else []
     is_newest = wanted.epoch is None and wanted.savepoint is None
     status = run_status(log, record.run)
@@ -125,8 +125,8 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: EpochDetail
         contents=contents,
         figures=figures,
         subtasks=subtasks_in(metadata) if wanted.subtasks else (),
-        files=[found.of(file) for file in files] if found else files,
-        referrers=found,
+        files=[holders.of(file) for file in files] if holders else files,
+        referrers=holders,
         schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
     )
 

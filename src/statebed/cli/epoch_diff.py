@@ -22,11 +22,11 @@ CHANGE = "change"
 def print_job(state: str, job: str, *, since: str, until: str | None, as_json: bool) -> None:
     """Print the changes per operator and table."""
     log = open_log(state, job)
-    found = diff_job(log, _record(log, since), _record(log, until))
+    diff = diff_job(log, _record(log, since), _record(log, until))
     if as_json:
-        output.print_json(output.with_times(found))
+        output.print_json(output.with_times(diff))
     else:
-        _print_job(found)
+        _print_job(diff)
 
 
 def print_rows(
@@ -117,11 +117,11 @@ def _epoch_or_savepoint(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-def _print_job(found: JobDiff) -> None:
-    names = OperatorNames(found.operator_names)
+def _print_job(diff: JobDiff) -> None:
+    names = OperatorNames(diff.operator_names)
     output.say(
-        f"{found.job} from epoch {found.since} ({instant(found.before_finish_time_us)} UTC) "
-        f"to epoch {found.until} ({instant(found.after_finish_time_us)} UTC)"
+        f"{diff.job} from epoch {diff.since} ({instant(diff.before_finish_time_us)} UTC) "
+        f"to epoch {diff.until} ({instant(diff.after_finish_time_us)} UTC)"
     )
     operators = table(
         "operators",
@@ -134,32 +134,33 @@ def _print_job(found: JobDiff) -> None:
                 instant(operator.before_watermark_us),
                 instant(operator.after_watermark_us),
             )
-            for operator in found.operators
+            for operator in diff.operators
         ],
     )
     output.print_table(operators, ())
     tables = table(
         "tables, by their files",
         ["operator", "table", "change", "rows", "", "size", " ", "files added", "files removed", "tombstones"],
-        [_table_row(change, names) for change in found.tables],
+        [_table_row(change, names) for change in diff.tables],
         right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
     )
     output.print_table(tables, (), least=("tombstones",))
     output.say("pass --operator and --table to see the changed rows of one table")
 
 
-def _table_row(one: TableChange, names: OperatorNames) -> tuple[object, ...]:
+def _table_row(change: TableChange, names: OperatorNames) -> tuple[object, ...]:
+    growth = change.bytes_after - change.bytes_before
     return (
-        names(one.operator),
-        one.table,
-        one.change,
-        number(one.rows_after),
-        f"({one.rows_after - one.rows_before:+,})",
-        size(one.bytes_after),
-        f"({'-' if one.bytes_after < one.bytes_before else '+'}{size(abs(one.bytes_after - one.bytes_before))})",
-        one.files_added,
-        one.files_removed,
-        _from_to(one.tombstones_before, one.tombstones_after),
+        names(change.operator),
+        change.table,
+        change.change,
+        number(change.rows_after),
+        f"({change.rows_after - change.rows_before:+,})",
+        size(change.bytes_after),
+        f"({'-' if growth < 0 else '+'}{size(abs(growth))})",
+        change.files_added,
+        change.files_removed,
+        _from_to(change.tombstones_before, change.tombstones_after),
     )
 
 

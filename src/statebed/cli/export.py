@@ -54,9 +54,9 @@ def export(request: TableRequest, target: Path, *, suffix: str | None, as_json: 
     if as_json:
         output.print_json([{**dataclasses.asdict(file), "path": str(file.path)} for file in written])
         return
-    for one in written:
-        size = units.size(one.bytes)
-        output.say(f"{one.path}: {one.rows:,} rows of {one.operator}.{one.table} at epoch {one.epoch}, {size}")
+    for exported in written:
+        size, table = units.size(exported.bytes), f"{exported.operator}.{exported.table}"
+        output.say(f"{exported.path}: {exported.rows:,} rows of {table} at epoch {exported.epoch}, {size}")
 
 
 def _write_folder(request: TableRequest, folder: Path, suffix: str) -> list[ExportedFile]:
@@ -69,12 +69,12 @@ def _write_folder(request: TableRequest, folder: Path, suffix: str) -> list[Expo
             f"keys, times, columns and conditions apply to one table, but there are several: {tables}",
             fix="choose one with --operator and --table",
         )
-    asked = [(name, _table_of(request, moment, *name)) for name in moment.tables]
+    named_tables = [(name, _table_of(request, moment, *name)) for name in moment.tables]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
-    return [_write(table, folder / f"{operator}.{name}{suffix}") for (operator, name), table in asked]
+    return [_write(table, folder / f"{operator}.{name}{suffix}") for (operator, name), table in named_tables]
 
 
 def _table_of(request: TableRequest, moment: PinnedEpoch, operator: str, table: str) -> StateTable:

@@ -28,7 +28,7 @@ class Lookup:
     """Result of looking up one key."""
 
     moment: PinnedEpoch
-    found: Sequence[TableRows]
+    matched: Sequence[TableRows]
     unfit: Sequence[tuple[str, str, str]]
     """Operator, table and reason for each table whose keys have another form."""
 
@@ -46,27 +46,27 @@ def print_key(request: TableRequest, *, limit: int | None, as_json: bool) -> boo
         output.print_json(_document(lookup, request.keys))
     else:
         _print(lookup, request.keys)
-    return any(table.rows.num_rows for table in lookup.found)
+    return any(table.rows.num_rows for table in lookup.matched)
 
 
 def _look(moment: PinnedEpoch, request: TableRequest, *, limit: int | None) -> Lookup:
-    found, unfit = [], []
+    matched, unfit = [], []
     for operator, name in moment.tables:
         table = moment.read(operator, name, results=request.results)
         try:
-            asked = table.keys(*_one_key(table, request.keys))
+            of_key = table.keys(*_one_key(table, request.keys))
         except InputError as error:
             unfit.append((operator, name, error.what))
             continue
-        read = asked.to_arrow() if limit is None else asked.head(limit + 1)
-        found.append(TableRows(asked, read.slice(0, limit), more=limit is not None and read.num_rows > limit))
-    if not found and unfit:
+        read = of_key.to_arrow() if limit is None else of_key.head(limit + 1)
+        matched.append(TableRows(of_key, read.slice(0, limit), more=limit is not None and read.num_rows > limit))
+    if not matched and unfit:
         raise InputError(
             f"no table has keys of this form: {unfit[0][2]}",
             where=f"{moment.state}, job {moment.job!r}, epoch {moment.record.epoch}",
             fix="`statebed show STATE JOB --schema` lists the key columns of every table",
         )
-    return Lookup(moment, found, unfit)
+    return Lookup(moment, matched, unfit)
 
 
 def _one_key(table: StateTable, typed: Sequence[str]) -> list[object]:
@@ -82,19 +82,21 @@ def _one_key(table: StateTable, typed: Sequence[str]) -> list[object]:
 
 
 def _print(lookup: Lookup, key: Sequence[str]) -> None:
-    for one in lookup.found:
-        if one.rows.num_rows:
+    for of_table in lookup.matched:
+        if of_table.rows.num_rows:
             row_output.print_table(
-                one.rows.to_batches(),
-                one.rows.schema,
-                title=state_rows.title_of(one.table),
-                keys=one.table.key_columns,
+                of_table.rows.to_batches(),
+                of_table.rows.schema,
+                title=state_rows.title_of(of_table.table),
+                keys=of_table.table.key_columns,
                 limit=None,
             )
-            if one.more:
-                output.say(f"showing the first {one.rows.num_rows:,} rows; --limit 0 shows all")
+            if of_table.more:
+                output.say(f"showing the first {of_table.rows.num_rows:,} rows; --limit 0 shows all")
     empty = [
-        f"{matched.table.operator_name}.{matched.table.table}" for matched in lookup.found if not matched.rows.num_rows
+        f"{matched.table.operator_name}.{matched.table.table}"
+        for matched in lookup.matched
+        if not matched.rows.num_rows
     ]
     if empty:
         output.say(f"no row for {' '.join(key)} in: {', '.join(empty)}")
@@ -111,7 +113,7 @@ def _document(lookup: Lookup, key: Sequence[str]) -> dict[str, object]:
         "key": list(key),
         "tables": [
             {**state_rows.head_of(matched.table), "rows": json_objects(matched.rows), "more": matched.more}
-            for matched in lookup.found
+            for matched in lookup.matched
         ],
         "other_keys": [{"operator": o, "table": t, "why": why} for o, t, why in lookup.unfit],
     }

@@ -123,28 +123,28 @@ def pack_code(path: Path) -> PackedArchive:
 
 def closure(name: str) -> list[importlib.metadata.Distribution]:
     """Return an installed package and its transitive dependencies on an executor, sorted by name."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+    packages: dict[str, importlib.metadata.Distribution] = {}
     waiting = [(name, _EXTRA)]
     while waiting:
         wanted, extra = waiting.pop()
-        if wanted in found or wanted in _OF_THE_CLUSTER:
+        if wanted in packages or wanted in _OF_THE_CLUSTER:
             continue
         package = _installed(wanted)
         if package is None:
             # Only needed on another system or an older Python.
             continue
-        found[wanted] = package
+        packages[wanted] = package
         waiting += [(requirement, "") for requirement in _requirements(package, extra)]
     lacking = [
         requirement
-        for requirement in _requirements(found[name], "")
-        if requirement not in found and requirement not in _OF_THE_CLUSTER
+        for requirement in _requirements(packages[name], "")
+        if requirement not in packages and requirement not in _OF_THE_CLUSTER
     ]
     if lacking:
         raise MissingDependencyError(
             f"statebed needs {', '.join(lacking)}, which is not installed", fix="pip install statebed"
         )
-    return [package for _, package in sorted(found.items())]
+    return [package for _, package in sorted(packages.items())]
 
 
 def _requirements(package: importlib.metadata.Distribution, extra: str) -> Iterator[str]:

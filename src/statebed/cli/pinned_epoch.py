@@ -45,20 +45,20 @@ class PinnedEpoch:
         """Keep only tables of this operator and with this name; raise StateNotFoundError if there are none."""
         names = OperatorNames.of(self.record)
         where = f"{self.state}, job {self.job!r}, epoch {self.record.epoch}"
-        found = tuple(
+        tables = tuple(
             (operator_id, name)
             for operator_id, name in self.tables
             if operator in {None, operator_id, names(operator_id)} and table in {None, name}
         )
-        if not found:
-            asked = ".".join(part for part in (operator, table) if part) or "a table"
+        if not tables:
+            requested = ".".join(part for part in (operator, table) if part) or "a table"
             there = names.listed(f"{operator_id}.{name}" for operator_id, name in self.tables)
             raise StateNotFoundError(
-                f"there is no {asked} (there are: {there or 'no tables'})",
+                f"there is no {requested} (there are: {there or 'no tables'})",
                 where=where,
                 fix="choose one of these with --operator and --table",
             )
-        return dataclasses.replace(self, tables=found)
+        return dataclasses.replace(self, tables=tables)
 
 
 def open_epoch(state: str, job: str | None, *, epoch: int | None, savepoint: str | None) -> PinnedEpoch:

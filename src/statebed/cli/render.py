@@ -191,8 +191,8 @@ def _levels(summary: TableSummary) -> str:
     return ", ".join(f"L{level} {files}" for level, files in summary.levels.items()) or NOTHING
 
 
-def _times(one: RunSummary | LineageSummary) -> tuple[str, str, str]:
-    return instant(one.start_time_us), instant(one.finish_time_us), age(one.finish_time_us)
+def _times(summary: RunSummary | LineageSummary) -> tuple[str, str, str]:
+    return instant(summary.start_time_us), instant(summary.finish_time_us), age(summary.finish_time_us)
 
 
 def _from_to(first: int | None, last: int | None) -> str:

@@ -33,18 +33,18 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def numbers(some: Sequence[int]) -> str:
+def numbers(epochs: Sequence[int]) -> str:
     """Format epoch numbers, with consecutive ones as a range.
 
     >>> numbers([2, 3, 4, 7])
     '2-4, 7'
     """
     ranges: list[list[int]] = []
-    for one in sorted(some):
-        if ranges and ranges[-1][-1] == one - 1:
-            ranges[-1][-1:] = [ranges[-1][-1], one] if len(ranges[-1]) == 1 else [one]
+    for epoch in sorted(epochs):
+        if ranges and ranges[-1][-1] == epoch - 1:
+            ranges[-1][-1:] = [ranges[-1][-1], epoch] if len(ranges[-1]) == 1 else [epoch]
         else:
-            ranges.append([one])
+            ranges.append([epoch])
     texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in ranges]
     more = [f"and {len(texts) - MOST_NUMBERS} more"] if len(texts) > MOST_NUMBERS else []
     return ", ".join([*texts[:MOST_NUMBERS], *more])
@@ -68,32 +68,34 @@ def needed_by(finding: Finding) -> str:
     return " and ".join(text for text in (epochs, savepoints if finding.savepoints else "") if text) or "nothing"
 
 
-def _epochs(some: Sequence[int]) -> str:
-    return f"epoch {some[0]}" if len(some) == 1 else f"epochs {numbers(some)}"
+def _epochs(epochs: Sequence[int]) -> str:
+    return f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {numbers(epochs)}"
 
 
-def orphans_table(found: Verification) -> Table:
-    rows = [(orphan.path, orphan.kind.value, units.size(orphan.size)) for orphan in found.orphans]
+def orphans_table(verification: Verification) -> Table:
+    rows = [(orphan.path, orphan.kind.value, units.size(orphan.size)) for orphan in verification.orphans]
     return output.table("unreferenced objects", ("object", "what", "bytes"), rows, right=("bytes",))
 
 
-def verification_lines(found: Verification) -> list[str]:
+def verification_lines(verification: Verification) -> list[str]:
     """Render the summary of a verification."""
-    checked = f"epochs {numbers(found.epochs) or 'none'}, {units.plural(len(found.savepoints), 'savepoint')}"
-    lines = [f"read {units.plural(found.objects, 'object')}, {units.size(found.bytes)}: {checked}"]
-    lines += [f"missing, but not an error: {loss.path}: {loss.reason}" for loss in found.awaited]
-    counts = Counter(orphan.kind.value for orphan in found.orphans)
+    checked = (
+        f"epochs {numbers(verification.epochs) or 'none'}, {units.plural(len(verification.savepoints), 'savepoint')}"
+    )
+    lines = [f"read {units.plural(verification.objects, 'object')}, {units.size(verification.bytes)}: {checked}"]
+    lines += [f"missing, but not an error: {loss.path}: {loss.reason}" for loss in verification.awaited]
+    counts = Counter(orphan.kind.value for orphan in verification.orphans)
     if counts:
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-        lines.append(f"unreferenced, not an error: {told}")
-    if not found.orphans_known and found.findings:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        lines.append(f"unreferenced, not an error: {kinds}")
+    if not verification.orphans_known and verification.findings:
         lines.append("unreferenced objects are not listed: metadata that may refer to them cannot be read")
-    if found.whole:
+    if verification.whole:
         return [*lines, "everything is intact"]
-    lines.append(f"damaged or missing: {units.plural(len(found.findings), 'object')}")
-    if found.head_whole:
+    lines.append(f"damaged or missing: {units.plural(len(verification.findings), 'object')}")
+    if verification.head_whole:
         lines.append(
-            f"the newest state (epoch {found.data_epoch}) is intact: the job does not need the damaged objects"
+            f"the newest state (epoch {verification.data_epoch}) is intact: the job does not need the damaged objects"
         )
     else:
         lines.append("the newest state is damaged: `statebed repair` shows what can be done")
@@ -146,7 +148,7 @@ def _remaining(plan: RepairPlan) -> list[str]:
     ]
 
 
-def savepoints_table(found: Sequence[Savepoint]) -> Table:
+def savepoints_table(savepoints: Sequence[Savepoint]) -> Table:
     rows = [
         (
             savepoint.name,
@@ -156,17 +158,17 @@ def savepoints_table(found: Sequence[Savepoint]) -> Table:
             output.age(savepoint.finish_time_us),
             savepoint.problem,
         )
-        for savepoint in found
+        for savepoint in savepoints
     ]
     return output.table("savepoints", ("name", "epoch", "made in", "finished (UTC)", "age", "problem"), rows)
 
 
-def garbage_table(found: Sequence[Garbage]) -> Table:
-    rows = [(object_.path, units.size(object_.size), object_.reason.value) for object_ in found]
+def garbage_table(garbage: Sequence[Garbage]) -> Table:
+    rows = [(object_.path, units.size(object_.size), object_.reason.value) for object_ in garbage]
     return output.table("objects that clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
 
 
-def outdated_table(found: Sequence[OutdatedTable]) -> Table:
+def outdated_table(tables: Sequence[OutdatedTable]) -> Table:
     rows = [
         (
             outdated.operator_id,
@@ -175,13 +177,13 @@ def outdated_table(found: Sequence[OutdatedTable]) -> Table:
             units.size(outdated.bytes) if outdated.files else None,
             f"{', '.join(map(str, outdated.versions))} -> {outdated.version}" if outdated.versions else None,
         )
-        for outdated in found
+        for outdated in tables
     ]
     columns = ("operator", "table", "files with older columns", "bytes", "versions of values")
     return output.table("tables to migrate", columns, rows, right=("files with older columns", "bytes"))
 
 
-def rewrites_table(found: Iterable[TableRewrite]) -> Table:
+def rewrites_table(rewrites: Iterable[TableRewrite]) -> Table:
     rows = [
         (
             rewrite.operator_id,
@@ -189,7 +191,7 @@ def rewrites_table(found: Iterable[TableRewrite]) -> Table:
             f"{rewrite.files_before} -> {rewrite.files_after}",
             f"{units.size(rewrite.bytes_before)} -> {units.size(rewrite.bytes_after)}",
         )
-        for rewrite in found
+        for rewrite in rewrites
     ]
     return output.table("rewritten tables", ("operator", "table", "files", "bytes"), rows)
 

@@ -131,15 +131,15 @@ def _sources_table(sources: Iterable[SourceState]) -> Table:
 
 def partitions_table(sources: Iterable[SourceState]) -> Table:
     """Return the partitions of Kafka sources, those that are furthest behind first."""
-    found = [(source.source, lag) for source in sources for lag in source.partitions]
-    found.sort(key=lambda pair: -pair[1].behind)
-    left = len(found) - _MOST_PARTITIONS
+    lags = [(source.source, lag) for source in sources for lag in source.partitions]
+    lags.sort(key=lambda pair: -pair[1].behind)
+    left = len(lags) - _MOST_PARTITIONS
     return table(
         "partitions" if left <= 0 else f"partitions, without {left} that are less behind",
         ["source", "topic", "partition", "offset", "latest", "behind"],
         [
             (source, lag.topic, str(lag.partition), number(lag.offset), number(lag.latest), number(lag.behind))
-            for source, lag in found[:_MOST_PARTITIONS]
+            for source, lag in lags[:_MOST_PARTITIONS]
         ],
         right=["partition", "offset", "latest", "behind"],
     )

@@ -54,14 +54,14 @@ def print_table(
 ) -> None:
     """Print a table that fits the screen, with a note if there are more rows than it shows."""
     most = MOST_IN_A_TABLE if limit is None else min(limit, MOST_IN_A_TABLE)
-    found = pa.Table.from_batches(first(batches, most + 1), schema=schema)
+    read = pa.Table.from_batches(first(batches, most + 1), schema=schema)
     screen = output.console()
-    shown = output.table(title, schema.names, _rows(found.slice(0, most)), right=_numbers(schema))
+    shown = output.table(title, schema.names, _rows(read.slice(0, most)), right=_numbers(schema))
     screen.print(output.fit(shown, screen, least=[name for name in reversed(schema.names) if name not in keys]))
-    if found.num_rows > most:
+    if read.num_rows > most:
         more = "--limit 0 shows all" if most < MOST_IN_A_TABLE else "`statebed export` saves all"
         output.say(f"showing the first {most:,} rows; {more}")
-    elif not found.num_rows:
+    elif not read.num_rows:
         output.say("no rows")
 
 

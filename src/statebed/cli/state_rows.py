@@ -103,10 +103,10 @@ def _print_query(moment: PinnedEpoch, request: TableRequest, text: str, shown: O
 
 def _chosen(moment: PinnedEpoch, request: TableRequest) -> StateTable | None:
     """Return the table to call `state`: the requested one, or the only one. Return None if there are several."""
-    found = moment.only(request.operator, request.table).tables
-    if len(found) > 1:
+    tables = moment.only(request.operator, request.table).tables
+    if len(tables) > 1:
         return None
-    operator, table = found[0]
+    operator, table = tables[0]
     epoch = moment.record.epoch if moment.savepoint is None else None
     return dataclasses.replace(request, operator=operator, table=table, epoch=epoch).read()
 

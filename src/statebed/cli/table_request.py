@@ -44,7 +44,7 @@ class TableRequest:
         # Resolved here, to distinguish a location without state from one without jobs.
         job = open_log(self.state, self.job).job_id
         try:
-            found = read_state(
+            table = read_state(
                 self.state,
                 job=job,
                 operator=self.operator,
@@ -60,14 +60,14 @@ class TableRequest:
             self._check_one_table(job)
             raise
         if self.keys:
-            found = found.keys(*keys_of(found, self.keys))
+            table = table.keys(*keys_of(table, self.keys))
         if self.start is not None or self.end is not None:
-            found = found.between(self.start, self.end)
+            table = table.between(self.start, self.end)
         if self.where is not None:
-            found = found.filter(self.where)
+            table = table.filter(self.where)
         if self.columns:
-            found = found.select(*(name.strip() for column in self.columns for name in column.split(",")))
-        return found
+            table = table.select(*(name.strip() for column in self.columns for name in column.split(",")))
+        return table
 
     def _check_one_table(self, job: str) -> None:
         """Raise InputError with the names of the command-line options if there are several tables to choose from."""
@@ -81,13 +81,13 @@ class TableRequest:
             )
 
 
-def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
+def keys_of(table: StateTable, texts: Sequence[str]) -> list[Any]:
     """Parse keys as they are typed: values in the order of the key columns, or `column=value`.
 
     Several values for a column mean several keys.
     """
     if table.kind == GLOBAL_KEYED:
-        return [key for text in given for key in _any_type(text)]
+        return [key for text in texts for key in _any_type(text)]
     columns = table.key_columns
     if not columns:
         raise InputError(
@@ -97,7 +97,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
         )
     values: dict[str, list[str]] = {column: [] for column in columns}
     unnamed: list[str] = []
-    for text in given:
+    for text in texts:
         name, separator, value = text.partition("=")
         if separator and name in values:
             values[name].append(value)
@@ -109,7 +109,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
         values = {column: [value] for column, value in zip(columns, unnamed, strict=True)}
     elif unnamed or not all(values.values()):
         raise InputError(
-            f"{' '.join(map(repr, given))} is not a key for the key columns {columns}",
+            f"{' '.join(map(repr, texts))} is not a key for the key columns {columns}",
             where=f"operator {table.operator_name!r}, table {table.table!r}",
             fix=f"pass a value for each: {' '.join(f'{column}=...' for column in columns)}",
         )

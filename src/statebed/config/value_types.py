@@ -86,8 +86,8 @@ def share(most: float) -> ValueType:
 
     def parse(value: object) -> float:
         number = value
-        if isinstance(value, str) and (found := _SHARE.fullmatch(value)):
-            number = float(found[1]) / (100 if found[2] else 1)
+        if isinstance(value, str) and (match := _SHARE.fullmatch(value)):
+            number = float(match[1]) / (100 if match[2] else 1)
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
             raise InputError(
                 f"expected a share from 0 to {most:g}, got {value!r}",
@@ -112,9 +112,9 @@ def shares() -> ValueType:
         if not isinstance(value, Mapping):
             raise InputError(f"expected shares by name, got {value!r}", fix=fix)
         parsed = {}
-        for name, one in _flattened(value):
+        for name, share_value in _flattened(value):
             try:
-                parsed[name] = part.parse(one)
+                parsed[name] = part.parse(share_value)
             except InputError as error:
                 raise InputError(f"{name}: {error.what}", fix=error.fix) from error
         if not all(name and number > 0 for name, number in parsed.items()):
@@ -129,9 +129,9 @@ def shares() -> ValueType:
     return ValueType("shares by name", parse, _show_shares)
 
 
-def _flattened(given: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
+def _flattened(table: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
     """Yield names and shares; a TOML table such as `joined.left = "10%"` is nested."""
-    for name, value in given.items():
+    for name, value in table.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in _flattened(value))
         else:

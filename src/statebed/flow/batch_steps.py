@@ -27,10 +27,10 @@ class BatchStep:
 
     def apply(self, rows: pa.Table) -> pa.Table:
         hidden = [name for name in (TIME, WEIGHT) if name in rows.schema.names]
-        given = rows.drop_columns(hidden)
-        batch = pa.RecordBatch.from_arrays([one_chunk(column) for column in given.columns], schema=given.schema)
+        visible = rows.drop_columns(hidden)
+        batch = pa.RecordBatch.from_arrays([one_chunk(column) for column in visible.columns], schema=visible.schema)
         try:
-            found = self.function(batch)
+            result = self.function(batch)
         except StatebedError:
             raise
         except Exception as error:
@@ -39,27 +39,29 @@ class BatchStep:
                 where=raised_at(error),
                 fix="see the traceback of its cause",
             ) from error
-        self._check(found, rows.num_rows)
+        self._check(result, rows.num_rows)
         columns = [
-            one_chunk(column).cast(field.type) for column, field in zip(found.columns, self.columns, strict=True)
+            one_chunk(column).cast(field.type) for column, field in zip(result.columns, self.columns, strict=True)
         ]
         schema = pa.schema([*self.columns, *(rows.schema.field(name) for name in hidden)])
         return pa.Table.from_arrays([*columns, *(rows[name] for name in hidden)], schema=schema)
 
-    def _check(self, found: Any, rows: int) -> None:
-        if not isinstance(found, pa.RecordBatch | pa.Table):
+    def _check(self, result: Any, rows: int) -> None:
+        if not isinstance(result, pa.RecordBatch | pa.Table):
             raise InputError(
-                f"returned a {type(found).__name__}, not a record batch", where=self.text, fix="return a pa.RecordBatch"
+                f"returned a {type(result).__name__}, not a record batch",
+                where=self.text,
+                fix="return a pa.RecordBatch",
             )
-        if found.num_rows != rows:
+        if result.num_rows != rows:
             raise InputError(
-                f"returned {found.num_rows} rows for {rows}",
+                f"returned {result.num_rows} rows for {rows}",
                 where=self.text,
                 fix="return one row for each; leave rows out with where(...), and make more with explode(...)",
             )
-        if found.schema.names != self.columns.names or found.schema.types != self.columns.types:
+        if result.schema.names != self.columns.names or result.schema.types != self.columns.types:
             raise InputError(
-                f"returned the columns {_shown(found.schema)}, but declares {_shown(self.columns)}",
+                f"returned the columns {_shown(result.schema)}, but declares {_shown(self.columns)}",
                 where=self.text,
                 fix="return the declared columns, in this order",
             )

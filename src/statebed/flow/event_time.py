@@ -84,12 +84,12 @@ def _of_results(graph: Graph, node: OperatorNode) -> str:
 
 def _of_sides(graph: Graph, node: OperatorNode, columns: JoinColumns) -> list[str]:
     """Describe the event times of both inputs of a join, with the column names of its results."""
-    found = []
+    descriptions = []
     for side, edge in zip((JoinSide.LEFT, JoinSide.RIGHT), node.inputs, strict=True):
         exact = event_time_columns(graph, edge)
         shown = columns.names[side].get(exact[0], exact[0]) if exact and columns.how.gives_pairs else None
-        found.append(shown or f"{side.value} {event_time_text(graph, edge)}")
-    return found
+        descriptions.append(shown or f"{side.value} {event_time_text(graph, edge)}")
+    return descriptions
 
 
 def _of_step(node: StepNode, before: Lags) -> Lags:

@@ -46,28 +46,28 @@ def generator_of(text: ColumnLike, *, where: str) -> Generator | None:
     )
 
 
-def explode_step(value: Expression, before: pa.Schema, given: Generator) -> Explode:
+def explode_step(value: Expression, before: pa.Schema, generator: Generator) -> Explode:
     """Build the step of a generator whose operand is bound, after checking its type and its names."""
     kind = value.type
-    if not (pa.types.is_list(kind) or (pa.types.is_map(kind) and not given.inline)):
-        wanted = "a list of structs" if given.inline else "a list or a map"
+    if not (pa.types.is_list(kind) or (pa.types.is_map(kind) and not generator.inline)):
+        wanted = "a list of structs" if generator.inline else "a list or a map"
         raise InputError(f"explode needs {wanted}, but {value.text!r} has the type {kind}", where=value.where)
-    if given.inline and not pa.types.is_struct(kind.value_type):
+    if generator.inline and not pa.types.is_struct(kind.value_type):
         raise InputError(f"inline needs a list of structs, but {value.text!r} has the type {kind}", where=value.where)
-    if given.inline and given.position:
+    if generator.inline and generator.position:
         raise InputError(
             "inline= and position= cannot be combined", where=value.where, fix="explode first, then select the fields"
         )
     default = ("key", "value") if pa.types.is_map(kind) else ("col",)
-    if given.inline:
+    if generator.inline:
         default = tuple(field.name for field in kind.value_type)
-    if given.position:
+    if generator.position:
         default = ("pos", *default)
-    names = given.names or default
+    names = generator.names or default
     if len(names) != len(default) or len(set(names)) != len(names):
         raise InputError(
             f"{value.text!r} makes {len(default)} columns, got the names {', '.join(names)}",
             where=value.where,
             fix=f"give {len(default)} different names, as in ({', '.join(default)})",
         )
-    return Explode(value, names, before, given.outer, given.position, given.inline)
+    return Explode(value, names, before, generator.outer, generator.position, generator.inline)

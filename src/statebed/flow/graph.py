@@ -204,8 +204,8 @@ class Graph:
         elif isinstance(node, OperatorNode):
             yield node.operator.operator_id
         else:
-            for one in node.inputs:
-                yield from self._named_before(one)
+            for input_edge in node.inputs:
+                yield from self._named_before(input_edge)
 
     @property
     def sources(self) -> dict[str, SourceNode]:

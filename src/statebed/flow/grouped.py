@@ -243,13 +243,13 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
             EventTimeValue() if isinstance(input_, EventTime) else bind(input_, place) for input_ in aggregate.inputs
         )
         condition = None if aggregate.where is None else _condition(aggregate.where, bind, place)
-        one = aggregate.bind(
+        bound_aggregate = aggregate.bind(
             name,
             input_types=tuple(value.type for value in inputs),
             text=_text(aggregate, inputs),
             changelog=changes is Changes.CHANGELOG,
         )
-        bound.append(one)
+        bound.append(bound_aggregate)
         # After an operator the values are sent with tasks, and a Spark Column cannot be sent.
         sent = replace(
             aggregate,
@@ -258,7 +258,7 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
         )
         values += [
             (input_column(position, part), AggregateValue(sent, part, inputs, condition, kind))
-            for part, kind in enumerate(one.input_types)
+            for part, kind in enumerate(bound_aggregate.input_types)
         ]
     return tuple(bound), tuple(values)
 

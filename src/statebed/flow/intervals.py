@@ -62,12 +62,12 @@ def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) 
     lowers: list[int] = []
     uppers: list[int] = []
     for node, sign, first, second in reader.comparisons(parsed.root):
-        one, other = reader.shifted(first), reader.shifted(second)
-        if one.side is other.side:
+        shifted, other = reader.shifted(first), reader.shifted(second)
+        if shifted.side is other.side:
             raise place.at(node.start, node.end).mistake("both times are of the same stream", fix=_EXAMPLE)
-        is_mirrored = one.side is JoinSide.LEFT
+        is_mirrored = shifted.side is JoinSide.LEFT
         function = _MIRRORED[sign] if is_mirrored else sign
-        difference = one.plus_us - other.plus_us if is_mirrored else other.plus_us - one.plus_us
+        difference = shifted.plus_us - other.plus_us if is_mirrored else other.plus_us - shifted.plus_us
         # Times are whole microseconds, so an excluded bound is one microsecond away from an included one.
         if function in {">=", ">", "="}:
             lowers.append(difference + (function == ">"))
@@ -79,10 +79,10 @@ def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) 
             where=place.where,
             fix=_EXAMPLE,
         )
-    found = Interval(max(lowers), min(uppers))
-    if found.lower_us > found.upper_us:
+    interval = Interval(max(lowers), min(uppers))
+    if interval.lower_us > interval.upper_us:
         raise InputError(f"{text!r} is an empty interval", where=place.where, fix=_EXAMPLE)
-    return found
+    return interval
 
 
 class _IntervalReader:
@@ -92,9 +92,9 @@ class _IntervalReader:
         self._place = place
         self._sides = sides
         self._qualifiers = {"a": JoinSide.LEFT, "left": JoinSide.LEFT, "b": JoinSide.RIGHT, "right": JoinSide.RIGHT}
-        for side, one in sides.items():
+        for side, time_side in sides.items():
             others = sides[side.other].names
-            self._qualifiers |= {name.lower(): side for name in one.names if name not in others}
+            self._qualifiers |= {name.lower(): side for name in time_side.names if name not in others}
 
     def comparisons(self, node: Node) -> Iterator[tuple[Node, str, Node, Node]]:
         """Yield the comparisons of a condition: their node, operator and both operands."""

@@ -56,13 +56,13 @@ def between(lower: Duration, upper: Duration | None = None) -> Within:
                 fix="write between('0s', '10 minutes'), or between('b.ts BETWEEN a.ts AND a.ts + INTERVAL 10 MINUTES')",
             )
         return WithinText(lower)
-    found = Interval(parse_duration(lower), parse_duration(upper))
-    if found.lower_us > found.upper_us:
+    interval = Interval(parse_duration(lower), parse_duration(upper))
+    if interval.lower_us > interval.upper_us:
         raise InputError(
             f"between({lower!r}, {upper!r}) is empty: the lower bound is greater than the upper one",
             fix=f"put the smaller bound first: between({upper!r}, {lower!r})",
         )
-    return found
+    return interval
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ from statebed.operators.window_definition import SessionWindow
 from statebed.quantities import Duration, parse_duration
 
 
-def watermark_of(given: Any, *, where: str) -> tuple[str, Duration]:
+def watermark_of(watermark: Any, *, where: str) -> tuple[str, Duration]:
     """Return the event-time column and the delay of the user's watermark=."""
-    if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):  # noqa: PLR2004 - a pair
-        return given[0], given[1]
-    column = given if isinstance(given, str) else "ts"
+    if isinstance(watermark, tuple | list) and len(watermark) == 2 and isinstance(watermark[0], str):  # noqa: PLR2004 - a pair
+        return watermark[0], watermark[1]
+    column = watermark if isinstance(watermark, str) else "ts"
     raise InputError(
-        f"`watermark` must be the event-time column and how late its rows may be, got {given!r}",
+        f"`watermark` must be the event-time column and how late its rows may be, got {watermark!r}",
         where=where,
         fix=f"write watermark=({column!r}, '10 minutes'): rows that are up to 10 minutes late still count",
     )
@@ -60,9 +60,11 @@ def is_star(text: ColumnLike) -> bool:
     return isinstance(text, str) and text.strip() == "*"
 
 
-def _are_columns(given: str | pa.Schema) -> bool:
+def _are_columns(declaration: str | pa.Schema) -> bool:
     """Return whether this declares columns: "driver string". A name contains neither spaces nor colons."""
-    return isinstance(given, pa.Schema) or (isinstance(given, str) and any(mark in given.strip() for mark in " \n\t:"))
+    return isinstance(declaration, pa.Schema) or (
+        isinstance(declaration, str) and any(mark in declaration.strip() for mark in " \n\t:")
+    )
 
 
 class Flow(SparkNames):
@@ -307,21 +309,21 @@ class Stream(SparkNames):
         """
         where = step_label("changelog", name)
         keys = (key,) if isinstance(key, str) else tuple(key)
-        found = change_columns(
+        changes = change_columns(
             self.output.columns,
             key=keys,
             change_format=ChangeFormat(known(format, ChangeFormat, "format", where=where)),
             order=(order,) if isinstance(order, str) else tuple(order),
             where=where,
         )
-        counted = self.where(found.condition)
-        events = counted.selected([(column, counted.bound(text, where)) for column, text in found.selected])
+        counted = self.where(changes.condition)
+        events = counted.selected([(column, counted.bound(text, where)) for column, text in changes.selected])
         operator = ChangeEvents(
             name or "changelog",
             events.input_of("events", keys),
             deleted=DELETED,
-            order=ordered_by(found.order),
-            rows=tuple(column for column, _ in found.columns),
+            order=ordered_by(changes.order),
+            rows=tuple(column for column, _ in changes.columns),
             ttl=time_to_live(ttl, ttl_clock),
         )
         return events.add_operator(operator, unnamed=name is None)
@@ -440,10 +442,10 @@ class Stream(SparkNames):
         """Return a timestamp column that assigns rows to windows instead of the event time."""
         columns = self.output.columns
         if name not in columns.names or not pa.types.is_timestamp(columns.field(name).type):
-            found = f"{columns.field(name).type}" if name in columns.names else "not a column"
+            description = f"{columns.field(name).type}" if name in columns.names else "not a column"
             timestamps = [field.name for field in columns if pa.types.is_timestamp(field.type)]
             raise InputError(
-                f"a window's `on` must be a timestamp column, got {name!r} ({found})",
+                f"a window's `on` must be a timestamp column, got {name!r} ({description})",
                 where=where,
                 fix=f"use one of {timestamps}" if timestamps else "cast a column to timestamp first, with with_columns",
             )
@@ -499,10 +501,11 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
                 f"the streams of a union must have the same columns, got {', '.join(first.names)} and "
                 f"{', '.join(other.names)}"
             )
-        for one, two in zip(first, other, strict=True):
-            if _nullable(one) != _nullable(two):
+        for first_field, other_field in zip(first, other, strict=True):
+            if _nullable(first_field) != _nullable(other_field):
                 raise _different(
-                    f"columns of a union must have the same types, but {one.name!r} is {one.type} and {two.type}"
+                    f"columns of a union must have the same types, but {first_field.name!r} is {first_field.type} and "
+                    f"{other_field.type}"
                 )
     return pa.schema(
         [

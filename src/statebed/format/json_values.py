@@ -89,7 +89,7 @@ def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
     first, end = (offsets[0], offsets[-1]) if len(array) else (0, 0)
     keys = [_name(key) for key in json_values(array.keys.slice(first, end - first))]
     items = json_values(array.items.slice(first, end - first))
-    found: list[dict[str, Any] | None] = []
+    objects: list[dict[str, Any] | None] = []
     for (start, stop), valid in zip(pairwise(offsets), validity(array), strict=True):
         here = keys[start - first : stop - first] if valid else []
         if len(set(here)) < len(here):
@@ -97,8 +97,8 @@ def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
                 f"a map has the key {max(here, key=here.count)!r} twice, which a JSON object cannot have",
                 fix="remove duplicate keys before the sink",
             )
-        found.append(dict(zip(here, items[start - first : stop - first], strict=False)) if valid else None)
-    return found
+        objects.append(dict(zip(here, items[start - first : stop - first], strict=False)) if valid else None)
+    return objects
 
 
 def _name(key: Any) -> str:

@@ -42,15 +42,15 @@ def subtask_of(hashes: npt.NDArray[np.uint64], parallelism: int) -> npt.NDArray[
     return ((high * np.uint64(check_parallelism(parallelism))) >> np.uint64(32)).astype(np.uint16)
 
 
-def overlaps(one: HashRange, other: HashRange) -> bool:
-    return one.first <= other.last and other.first <= one.last
+def overlaps(first_range: HashRange, other: HashRange) -> bool:
+    return first_range.first <= other.last and other.first <= first_range.last
 
 
-def intersection(one: HashRange, other: HashRange) -> HashRange | None:
+def intersection(first_range: HashRange, other: HashRange) -> HashRange | None:
     """Return the intersection of two ranges, or None if it is empty."""
-    if not overlaps(one, other):
+    if not overlaps(first_range, other):
         return None
-    return HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
+    return HashRange(first=max(first_range.first, other.first), last=min(first_range.last, other.last))
 
 
 def _first_high_word(subtask_index: int, parallelism: int) -> int:

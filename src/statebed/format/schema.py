@@ -111,9 +111,9 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([with_field_id(field, field_id(field)) for field in schema])
 
 
-def same_schema(one: pa.Schema, other: pa.Schema) -> bool:
+def same_schema(schema: pa.Schema, other: pa.Schema) -> bool:
     """Return whether two schemas have the same names, order, types, nullability and field ids."""
-    return bool(canonical_schema(one).equals(canonical_schema(other), check_metadata=True))
+    return bool(canonical_schema(schema).equals(canonical_schema(other), check_metadata=True))
 
 
 def schema_to_bytes(schema: pa.Schema) -> bytes:

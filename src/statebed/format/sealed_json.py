@@ -52,15 +52,15 @@ def open_json(kind: type[S], data: bytes, *, version: int, what: str, where: str
     body = data[:-TRAILER_LENGTH]
     if crc32c(body) != int(trailer[1], 16):
         raise CorruptObjectError(f"the checksum of {what} does not match its bytes", where=where, fix=fix)
-    found = decode_json(_Version, body + b"}", what=what, where=where, fix=fix).version
-    if found > version:
+    stored_version = decode_json(_Version, body + b"}", what=what, where=where, fix=fix).version
+    if stored_version > version:
         raise NewerFormatError(
-            f"{what} has format version {found}; this statebed knows versions up to {version}",
+            f"{what} has format version {stored_version}; this statebed knows versions up to {version}",
             where=where,
             fix="upgrade statebed on this machine: pip install --upgrade statebed",
         )
-    if found != version:
-        raise CorruptObjectError(f"{what} is sealed, but has format version {found}", where=where, fix=fix)
+    if stored_version != version:
+        raise CorruptObjectError(f"{what} is sealed, but has format version {stored_version}", where=where, fix=fix)
     return decode_json(kind, body + b"}", what=what, where=where, fix=fix)
 
 

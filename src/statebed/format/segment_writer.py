@@ -250,10 +250,10 @@ class _Bounds:
         self.hashes = (min(self.hashes[0], int(hashes.min())), max(self.hashes[1], int(hashes.max())))
         self.sequences = (min(self.sequences[0], int(sequences.min())), max(self.sequences[1], int(sequences.max())))
         if TIME in rows.column_names:
-            found = pc.min_max(rows[TIME].cast(pa.int64())).as_py()
-            if found["min"] is not None:
-                first, last = self.times or (found["min"], found["max"])
-                self.times = (min(first, found["min"]), max(last, found["max"]))
+            bounds = pc.min_max(rows[TIME].cast(pa.int64())).as_py()
+            if bounds["min"] is not None:
+                first, last = self.times or (bounds["min"], bounds["max"])
+                self.times = (min(first, bounds["min"]), max(last, bounds["max"]))
 
 
 def chunk_ranges(footer: pq.FileMetaData, row_group: int) -> list[tuple[int, int]]:

@@ -120,10 +120,10 @@ def phases_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | 
     return {**known, **dict(sorted(measured.items()))}
 
 
-def _values(kind: type[T], message: Message, **given: object) -> T:
+def _values(kind: type[T], message: Message, **overrides: object) -> T:
     """Copy the fields of a message to a dataclass with the same field names."""
-    wanted = [field.name for field in fields(kind) if field.name not in given]  # type: ignore[arg-type]  # all are dataclasses
-    return kind(**{name: getattr(message, name) for name in wanted}, **given)
+    wanted = [field.name for field in fields(kind) if field.name not in overrides]  # type: ignore[arg-type]  # all are dataclasses
+    return kind(**{name: getattr(message, name) for name in wanted}, **overrides)
 
 
 def _most_first(holders: Mapping[str, int]) -> dict[str, int]:

@@ -46,15 +46,15 @@ class FileSummary:
 
 def files_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -> list[FileSummary]:
     """Return the files of an operator, sorted by table, level and first key hash."""
-    found: dict[tuple[str, str], FileSummary] = {}
+    by_path: dict[tuple[str, str], FileSummary] = {}
     for metadata in subtasks:
         for name, table in metadata.tables.items():
             for index, part in table.subtasks.items():
                 for file in part.files:
-                    one = _file(operator, name, index, file)
-                    known = found.get((name, file.path))
-                    found[name, file.path] = _joined(known, one) if known else one
-    return sorted(found.values(), key=lambda f: (f.table, f.level, f.owned_first, f.min_sequence, f.path))
+                    summary = _file(operator, name, index, file)
+                    known = by_path.get((name, file.path))
+                    by_path[name, file.path] = _joined(known, summary) if known else summary
+    return sorted(by_path.values(), key=lambda f: (f.table, f.level, f.owned_first, f.min_sequence, f.path))
 
 
 @dataclass(frozen=True)

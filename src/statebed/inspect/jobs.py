@@ -46,12 +46,12 @@ def open_log(state: str, job: str | None) -> CheckpointLog:
         job = _only_job(store, state)
     log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
     if not log.numbers():
-        found = job_names(store)
-        if not found:
+        jobs = job_names(store)
+        if not jobs:
             check_location(store)
-        close = difflib.get_close_matches(job, found, n=1)
+        close = difflib.get_close_matches(job, jobs, n=1)
         raise JobNotFoundError(
-            f"the job {job!r} has no record (jobs here: {', '.join(found) or 'none'})",
+            f"the job {job!r} has no record (jobs here: {', '.join(jobs) or 'none'})",
             where=store.url,
             fix=f"did you mean {close[0]!r}?"
             if close
@@ -61,19 +61,19 @@ def open_log(state: str, job: str | None) -> CheckpointLog:
 
 
 def _only_job(store: ObjectStore, state: str) -> str:
-    found = job_names(store)
-    if not found:
+    jobs = job_names(store)
+    if not jobs:
         check_location(store)
         raise JobNotFoundError(
             "no job has state here", where=store.url, fix="pass the folder or URL that the job uses as state="
         )
-    if len(found) > 1:
+    if len(jobs) > 1:
         raise InputError(
-            f"several jobs have state here: {', '.join(found)}",
+            f"several jobs have state here: {', '.join(jobs)}",
             where=store.url,
-            fix=f"add the name of one after the location: {shlex.quote(state)} {found[0]}",
+            fix=f"add the name of one after the location: {shlex.quote(state)} {jobs[0]}",
         )
-    return found[0]
+    return jobs[0]
 
 
 def job_names(store: ObjectStore) -> list[str]:
@@ -88,11 +88,11 @@ def job_names(store: ObjectStore) -> list[str]:
 def summarise_jobs(state: str, *, now_us: int | None = None) -> list[JobSummary]:
     """Return every job of the location, sorted by name. A job that cannot be read does not hide the others."""
     store = get_storage_provider(state)
-    found = job_names(store)
-    if not found:
+    jobs = job_names(store)
+    if not jobs:
         check_location(store)
     now_us = time.time_ns() // 1000 if now_us is None else now_us
-    return [summarise_job(CheckpointLog(ScopedStore(store, name), name), now_us=now_us) for name in found]
+    return [summarise_job(CheckpointLog(ScopedStore(store, name), name), now_us=now_us) for name in jobs]
 
 
 def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:

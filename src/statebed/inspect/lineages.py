@@ -58,8 +58,8 @@ def summarise_runs(log: CheckpointLog, *, limit: int | None = None) -> list[RunS
 
 def with_reports(runs: Sequence[RunSummary], reports: Sequence[RunReport]) -> list[RunSummary]:
     """Return the runs, each with its report."""
-    told = {report.run: report for report in reports}
-    return [replace(run, report=told.get(run.run)) for run in runs]
+    by_run = {report.run: report for report in reports}
+    return [replace(run, report=by_run.get(run.run)) for run in runs]
 
 
 def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[LineageSummary]:
@@ -71,13 +71,13 @@ def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[
 
 def runs_behind(head: pb.CheckpointMetadata | None, read: Reader, *, limit: int | None = None) -> list[RunSummary]:
     """Return the newest runs up to the record `head`, in ascending order."""
-    found: list[RunSummary] = []
+    newest_first: list[RunSummary] = []
     for start, last_number in runs_of(head, read):
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(newest_first) >= limit:
             break
         last = start if last_number == start.epoch else read(last_number) or start
-        found.append(_run(start, last))
-    return found[::-1]
+        newest_first.append(_run(start, last))
+    return newest_first[::-1]
 
 
 def lineages_behind(

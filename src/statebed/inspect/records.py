@@ -59,17 +59,17 @@ def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: in
     wanted = numbers if limit is None else numbers[-limit:] if limit else []
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-records") as pool:
         looked = dict(zip(wanted, pool.map(lambda number: _look(log, number), wanted), strict=True))
-    found = {number: item for number, item in looked.items() if item is not None}
-    if not found:
+    items = {number: item for number, item in looked.items() if item is not None}
+    if not items:
         return []
-    intact = {number: item for number, item in found.items() if isinstance(item, pb.CheckpointMetadata)}
+    intact = {number: item for number, item in items.items() if isinstance(item, pb.CheckpointMetadata)}
     # Read last: records that it allows clean-up to remove may have been removed in the meantime, and are not missing.
     head = newest_readable(log)
     if head is not None:
-        for number in set(range(max(head.min_epoch, min(wanted)), max(found))) - set(found):
-            found[number] = _Problem(MISSING, "the record is missing: something other than statebed removed it")
-    sizes = sizes_of_folders(log, sorted(found))
-    chain = chain_of(head, lambda number: intact.get(number) or readable(log, number), down_to=min(found))
+        for number in set(range(max(head.min_epoch, min(wanted)), max(items))) - set(items):
+            items[number] = _Problem(MISSING, "the record is missing: something other than statebed removed it")
+    sizes = sizes_of_folders(log, sorted(items))
+    chain = chain_of(head, lambda number: intact.get(number) or readable(log, number), down_to=min(items))
     savepoints = savepoints_by_epoch(head)
     return [
         unreadable(number, status=item.status, problem=item.text, held=sizes[number])
@@ -81,7 +81,7 @@ def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: in
             following=intact.get(number + 1),
             savepoints=savepoints.get(number, ()),
         )
-        for number, item in sorted(found.items())
+        for number, item in sorted(items.items())
     ]
 
 

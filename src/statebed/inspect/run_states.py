@@ -206,13 +206,13 @@ def run_reports(
     later = dict(zip(runs, [*runs[1:], head.run if not runs or runs[-1] != head.run else None], strict=False))
     wanted = runs[-limit:][::-1]
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-runs") as pool:
-        found = list(pool.map(lambda run: run_status(log, run), wanted))
+        statuses = list(pool.map(lambda run: run_status(log, run), wanted))
     known = {head.run: head} | (lasts or {})
     return [
         newest_run(log, head, now_us=now_us, status=status)
         if status.run == head.run
         else judge_run(status, last=known.get(status.run), superseded_by=later.get(status.run), now_us=now_us)
-        for status in found
+        for status in statuses
     ]
 
 

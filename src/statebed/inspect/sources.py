@@ -49,9 +49,9 @@ def sources_of(record: pb.CheckpointMetadata, heartbeat: pb.RunHeartbeat | None 
     """Return the sources of a record, sorted by name; `heartbeat` is the newest one of the run that wrote it."""
     offsets = committed_offsets(record.source_position)
     marks = {source.source: source for source in record.sources}
-    told = {source.source: source for source in heartbeat.sources} if heartbeat is not None else {}
+    progress = {source.source: source for source in heartbeat.sources} if heartbeat is not None else {}
     return [
-        _source(name, offsets.get(name, ""), marks.get(name), told.get(name)) for name in sorted({*offsets, *marks})
+        _source(name, offsets.get(name, ""), marks.get(name), progress.get(name)) for name in sorted({*offsets, *marks})
     ]
 
 
@@ -68,11 +68,11 @@ def committed_offsets(position: pb.SourcePosition) -> dict[str, str]:
     lines = newest.content.decode(errors="replace").splitlines()[_HEADER_LINES:]
     names = list(position.sources) or [f"source {number + 1}" for number in range(len(lines))]
     # A source that a job reads through several readers has a line for each of them.
-    found: dict[str, list[str]] = {}
+    lines_by_source: dict[str, list[str]] = {}
     for name, line in zip(names, lines, strict=False):
         if line != "-":
-            found.setdefault(name, []).append(line)
-    return {name: ", ".join(lines) for name, lines in found.items()}
+            lines_by_source.setdefault(name, []).append(line)
+    return {name: ", ".join(lines) for name, lines in lines_by_source.items()}
 
 
 def offsets_behind(end: str, latest: str) -> int | None:
@@ -95,14 +95,14 @@ def partition_lags(end: str, latest: str) -> tuple[PartitionLag, ...]:
     """
     try:
         known, newest = json.loads(end), json.loads(latest)
-        found = [
+        lags = [
             PartitionLag(topic, int(number), int(known.get(topic, {}).get(number, 0)), int(offset))
             for topic, own in newest.items()
             for number, offset in own.items()
         ]
     except (ValueError, AttributeError, TypeError):
         return ()
-    return tuple(sorted(found, key=lambda lag: (lag.topic, lag.partition)))
+    return tuple(sorted(lags, key=lambda lag: (lag.topic, lag.partition)))
 
 
 def _difference(end: object, latest: object) -> int | None:
@@ -116,7 +116,7 @@ def _difference(end: object, latest: object) -> int | None:
     return None
 
 
-def _source(name: str, offset: str, mark: pb.SourceWatermark | None, told: pb.SourceProgress | None) -> SourceState:
+def _source(name: str, offset: str, mark: pb.SourceWatermark | None, progress: pb.SourceProgress | None) -> SourceState:
     return SourceState(
         source=name,
         offset=offset,
@@ -124,9 +124,11 @@ def _source(name: str, offset: str, mark: pb.SourceWatermark | None, told: pb.So
         newest_event_time_us=mark.max_event_time_us
         if mark is not None and mark.HasField("max_event_time_us")
         else None,
-        latest_offset=told.latest_offset if told is not None else "",
-        offsets_behind=told.offsets_behind if told is not None and told.HasField("offsets_behind") else None,
-        input_rows_per_second=told.input_rows_per_second if told is not None else None,
-        processed_rows_per_second=told.processed_rows_per_second if told is not None else None,
-        partitions=partition_lags(told.end_offset, told.latest_offset) if told is not None else (),
+        latest_offset=progress.latest_offset if progress is not None else "",
+        offsets_behind=progress.offsets_behind
+        if progress is not None and progress.HasField("offsets_behind")
+        else None,
+        input_rows_per_second=progress.input_rows_per_second if progress is not None else None,
+        processed_rows_per_second=progress.processed_rows_per_second if progress is not None else None,
+        partitions=partition_lags(progress.end_offset, progress.latest_offset) if progress is not None else (),
     )

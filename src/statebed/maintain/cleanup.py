@@ -82,8 +82,10 @@ def _find(log: CheckpointLog, grace_us: int) -> list[Garbage]:
         info.path: info.size for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in log.store.list(folder)
     }
     in_flight = [path for path in sizes if names.run_of_compaction(path) == head.run]
-    found = Cleaner(log, references).clean_up(records, grace_us=grace_us, sweep=True, in_flight=in_flight, dry_run=True)
-    return _listed(found, sizes, min_epoch=head.min_epoch)
+    result = Cleaner(log, references).clean_up(
+        records, grace_us=grace_us, sweep=True, in_flight=in_flight, dry_run=True
+    )
+    return _listed(result, sizes, min_epoch=head.min_epoch)
 
 
 def remove_garbage(
@@ -108,9 +110,9 @@ def remove_garbage(
     return RemovedFiles(CommittedChange(run.number, run.number, through), len(done.records), done.objects)
 
 
-def _listed(found: CleanupResult, sizes: dict[str, int], *, min_epoch: int) -> list[Garbage]:
-    paths = [(path, _reason(path, min_epoch)) for path in found.paths]
-    paths += [(names.record(number), Reason.RECORD) for number in found.records]
+def _listed(result: CleanupResult, sizes: dict[str, int], *, min_epoch: int) -> list[Garbage]:
+    paths = [(path, _reason(path, min_epoch)) for path in result.paths]
+    paths += [(names.record(number), Reason.RECORD) for number in result.records]
     return [Garbage(path, sizes.get(path, 0), reason) for path, reason in paths]
 
 

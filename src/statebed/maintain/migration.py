@@ -48,14 +48,14 @@ def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdat
     """
     head = whole_head(log)
     left = dict(types or {})
-    found = []
+    tables = []
     for entry in head.operators:
         parts = [fetch_subtask(log.store, reference) for reference in entry.subtasks]
         for name in sorted({name for part in parts for name in part.tables}):
             declared = left.pop((entry.operator_id, name), None)
-            one = _outdated(entry, name, parts, declared)
-            if one is not None:
-                found.append(one)
+            outdated = _outdated(entry, name, parts, declared)
+            if outdated is not None:
+                tables.append(outdated)
     if left:
         (operator, table), *_ = left
         raise UnknownTableError(
@@ -63,7 +63,7 @@ def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdat
             where=f"job {log.job_id}",
             fix="`statebed show` lists operators and tables",
         )
-    return found
+    return tables
 
 
 def migrate_offline(
@@ -78,42 +78,42 @@ def migrate_offline(
 
     See `own_run` for `only_after`.
     """
-    found = find_outdated(log, types)
+    tables = find_outdated(log, types)
     done = RewriteResult(None)
-    values = {(outdated.operator_id, outdated.table) for outdated in found if outdated.versions}
+    values = {(outdated.operator_id, outdated.table) for outdated in tables if outdated.versions}
     if values:
         run = own_run(log, only_after=only_after)
         done = _migrate_values(run, {key: kind for key, kind in (types or {}).items() if key in values})
     columns: dict[str, set[str]] = {}
-    for one in found:
-        if one.files:
-            columns.setdefault(one.operator_id, set()).add(one.table)
+    for outdated_table in tables:
+        if outdated_table.files:
+            columns.setdefault(outdated_table.operator_id, set()).add(outdated_table.table)
     if columns:
         if only_after is not None and done.changed is not None:
             only_after = done.changed.epoch
         rewritten = rewrite(log, columns, memory=memory, on_subtask=on_subtask, only_after=only_after)
         done = RewriteResult(rewritten.changed or done.changed, rewritten.tables)
-    return found, done
+    return tables, done
 
 
 def load_type(text: str) -> Any:
     """Import the type given as `module:Class`."""
     module, _, name = text.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"cannot import the type {text!r}: {error}",
             fix="pass it as module:Class, and run where the module can be imported (PYTHONPATH)",
         ) from error
-    if not isinstance(found, MigratableState):
+    if not isinstance(imported, MigratableState):
         raise InputError(
             f"{text} does not define how to migrate from the previous version",
             fix="define VERSION, PREVIOUS and migrate (MigratableState)",
         )
-    return found
+    return imported
 
 
 def _outdated(

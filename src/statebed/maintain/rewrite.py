@@ -118,13 +118,13 @@ def choose_tables(
     log: CheckpointLog, head: pb.CheckpointMetadata, *, operator: str | None = None, table: str | None = None
 ) -> dict[str, set[str]]:
     """Return all tables of a job by operator, or the selected ones. Raise InputError if nothing matches."""
-    found: dict[str, set[str]] = {}
+    by_operator: dict[str, set[str]] = {}
     for entry in head.operators:
         if entry.subtasks and operator in {None, entry.operator_id}:
             names = set(fetch_subtask(log.store, entry.subtasks[0]).tables)
-            found[entry.operator_id] = names if table is None else names & {table}
-    found = {name: tables for name, tables in found.items() if tables}
-    if not found:
+            by_operator[entry.operator_id] = names if table is None else names & {table}
+    by_operator = {name: tables for name, tables in by_operator.items() if tables}
+    if not by_operator:
         known = ", ".join(entry.operator_id for entry in head.operators) or "none"
         wanted = " of ".join(
             text for text in (f"table {table!r}" if table else "", f"operator {operator!r}" if operator else "") if text
@@ -134,7 +134,7 @@ def choose_tables(
             where=f"job {log.job_id}; operators: {known}",
             fix="`statebed show` lists operators and tables",
         )
-    return found
+    return by_operator
 
 
 @contextmanager
@@ -222,8 +222,8 @@ def _compared(before: pb.OperatorCheckpointMetadata, after: pb.OperatorCheckpoin
 def _summed(tables: Sequence[TableRewrite]) -> list[TableRewrite]:
     """Sum the rewrites of all subtasks of each table."""
     groups: dict[tuple[str, str], list[TableRewrite]] = {}
-    for one in tables:
-        groups.setdefault((one.operator_id, one.table), []).append(one)
+    for rewrite in tables:
+        groups.setdefault((rewrite.operator_id, rewrite.table), []).append(rewrite)
     return [
         TableRewrite(
             operator_id,

@@ -46,15 +46,15 @@ def drop_savepoint(
 
 def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
     """Return the savepoints of the newest record, sorted by epoch."""
-    found = []
+    savepoints = []
     for pin in sorted(whole_head(log).pins, key=lambda savepoint: (savepoint.epoch, savepoint.savepoint)):
         made_in = names.epoch_of(pin.path) or 0
         try:
             finished, problem = int(log.savepoint(pin).finish_time_us), ""
         except FormatError as error:
             finished, problem = None, error.what
-        found.append(Savepoint(pin.savepoint, int(pin.epoch), made_in, finished, pin.path, problem))
-    return found
+        savepoints.append(Savepoint(pin.savepoint, int(pin.epoch), made_in, finished, pin.path, problem))
+    return savepoints
 
 
 def stop_job(

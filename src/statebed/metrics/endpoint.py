@@ -47,11 +47,11 @@ class Endpoints:
     def join(self, metrics: JobMetrics, *, address: str, port: int) -> str:
         """Serve these metrics and return the URL. Port 0 picks a free port, the same one for all jobs that pass 0."""
         with self._lock:
-            found = self._open.get((address, port))
-            if found is None:
-                found = self._open[address, port] = self._serve(address, port)
-            found.users.append(metrics)
-            return found.url
+            endpoint = self._open.get((address, port))
+            if endpoint is None:
+                endpoint = self._open[address, port] = self._serve(address, port)
+            endpoint.users.append(metrics)
+            return endpoint.url
 
     def leave(self, metrics: JobMetrics) -> None:
         """Stop serving these metrics. The server stops when no job uses it."""

@@ -70,22 +70,22 @@ class JobMetrics:
 
     def show_run(self, report: RunReport, sources: Iterable[pb.SourceProgress] = ()) -> None:
         """Set the gauges of the newest run: its state, or how it ended."""
-        found: dict[Key, float] = {
+        gauges: dict[Key, float] = {
             ("statebed_run_state", (self.job, report.state.value)): 1,
             ("statebed_run_failed", (self.job,)): int(report.is_problem),
         }
         if report.is_problem and report.end_time_us is not None:
-            found["statebed_last_failure_timestamp_seconds", (self.job,)] = report.end_time_us / _MICROS
+            gauges["statebed_last_failure_timestamp_seconds", (self.job,)] = report.end_time_us / _MICROS
         for sink in report.undelivered:
-            found["statebed_undelivered_epochs", (self.job, sink.sink)] = sink.epochs
+            gauges["statebed_undelivered_epochs", (self.job, sink.sink)] = sink.epochs
         for source in sources:
             if source.HasField("offsets_behind"):
-                found["statebed_source_offsets_behind", (self.job, source.source)] = source.offsets_behind
+                gauges["statebed_source_offsets_behind", (self.job, source.source)] = source.offsets_behind
             for lag in partition_lags(source.end_offset, source.latest_offset):
                 labels = (self.job, source.source, lag.topic, str(lag.partition))
-                found["statebed_source_partition_offsets_behind", labels] = lag.behind
+                gauges["statebed_source_partition_offsets_behind", labels] = lag.behind
         with self._lock:
-            self._of_run = found
+            self._of_run = gauges
 
     def event(self, event: Event) -> None:
         """Count a rare event."""

@@ -36,30 +36,30 @@ class Distribution:
 def exposition(samples: Iterable[Sample | Distribution]) -> str:
     """Render the text that Prometheus scrapes; each metric family once, in the order of the catalogue."""
     by_metric: dict[str, list[Sample | Distribution]] = {}
-    for one in samples:
-        by_metric.setdefault(one.metric, []).append(one)
+    for sample in samples:
+        by_metric.setdefault(sample.metric, []).append(sample)
     lines: list[str] = []
     for name, metric in CATALOGUE.items():
         if name not in by_metric:
             continue
         lines += [f"# HELP {name} {_escaped_help(metric.text)}", f"# TYPE {name} {metric.kind.value}"]
-        for one in by_metric[name]:
-            lines += _lines(one)
+        for sample in by_metric[name]:
+            lines += _lines(sample)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(one: Sample | Distribution) -> Iterator[str]:
-    metric = CATALOGUE[one.metric]
-    pairs = list(zip(metric.labels, one.labels, strict=True))
-    if isinstance(one, Sample):
+def _lines(sample: Sample | Distribution) -> Iterator[str]:
+    metric = CATALOGUE[sample.metric]
+    pairs = list(zip(metric.labels, sample.labels, strict=True))
+    if isinstance(sample, Sample):
         assert metric.kind is not MetricKind.HISTOGRAM
-        yield f"{metric.name}{_labels(pairs)} {_number(one.value)}"
+        yield f"{metric.name}{_labels(pairs)} {_number(sample.value)}"
         return
-    for bound, count in zip(one.bounds, one.counts, strict=True):
+    for bound, count in zip(sample.bounds, sample.counts, strict=True):
         yield f"{metric.name}_bucket{_labels([*pairs, ('le', _number(bound))])} {count}"
-    yield f"{metric.name}_bucket{_labels([*pairs, ('le', '+Inf')])} {one.count}"
-    yield f"{metric.name}_sum{_labels(pairs)} {_number(one.total)}"
-    yield f"{metric.name}_count{_labels(pairs)} {one.count}"
+    yield f"{metric.name}_bucket{_labels([*pairs, ('le', '+Inf')])} {sample.count}"
+    yield f"{metric.name}_sum{_labels(pairs)} {_number(sample.total)}"
+    yield f"{metric.name}_count{_labels(pairs)} {sample.count}"
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> str:

@@ -175,9 +175,9 @@ class _Sdk:
 
     def tracers(self, own: list[Any]) -> Any:
         """Return the program's tracer provider, or create one and append it to `own`."""
-        found = self._trace.get_tracer_provider()
-        if isinstance(found, self._kinds[0]):
-            return found
+        provider = self._trace.get_tracer_provider()
+        if isinstance(provider, self._kinds[0]):
+            return provider
         made, processor = self._new_tracers()
         made.add_span_processor(processor)
         own.append(made)
@@ -185,9 +185,9 @@ class _Sdk:
 
     def meters(self, own: list[Any]) -> Any:
         """Return the program's meter provider, or create one and append it to `own`."""
-        found = self._metrics.get_meter_provider()
-        if isinstance(found, self._kinds[1]):
-            return found
+        provider = self._metrics.get_meter_provider()
+        if isinstance(provider, self._kinds[1]):
+            return provider
         own.append(self._new_meters())
         return own[-1]
 

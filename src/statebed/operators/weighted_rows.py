@@ -92,7 +92,7 @@ class WeightedTable:
     """Table of one side."""
 
     name: str
-    one: Input
+    input: Input
     ttl: TimeToLive | None
     expires_with: str | None = None
     """Table whose rows delete those of their key here when they expire."""
@@ -100,17 +100,17 @@ class WeightedTable:
     @cached_property
     def schema(self) -> pa.Schema:
         """Columns of rows: those of the input, and `_time`."""
-        return pa.schema([*self.one.columns, pa.field(TIME, TIMESTAMP)])
+        return pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
 
     @cached_property
     def values(self) -> list[str]:
         """Columns of rows that are not keys."""
-        return [name for name in self.schema.names if name not in self.one.keys]
+        return [name for name in self.schema.names if name not in self.input.keys]
 
     @cached_property
     def keys(self) -> tuple[pa.Field, ...]:
         """Key columns of the table."""
-        return state_keys(self.one)
+        return state_keys(self.input)
 
     @cached_property
     def elements(self) -> tuple[pa.Field, ...]:
@@ -119,7 +119,7 @@ class WeightedTable:
             if not is_sortable(self.schema.field(name).type):
                 raise InputError(
                     f"rows cannot be compared by the column {name!r} of type {self.schema.field(name).type}",
-                    where=f"input {self.one.name!r}",
+                    where=f"input {self.input.name!r}",
                     fix="cast the column, or drop it with `select` before the join",
                 )
         encoded = [pa.field(self._encoded_name, pa.large_binary())] if self._encoded else []
@@ -128,7 +128,7 @@ class WeightedTable:
     @cached_property
     def config(self) -> TableConfig:
         weights = [*(self._stored(name) for name in self._encoded), pa.field(WEIGHT, pa.int64(), nullable=False)]
-        description = f"rows of {self.one.name} by key, with their weights"
+        description = f"rows of {self.input.name} by key, with their weights"
         return multiset_config(
             self.name, description, self.keys, self.elements, weights, ttl=self.ttl, expires_with=self.expires_with
         )
@@ -197,7 +197,7 @@ class WeightedTable:
                 at, found = at[order], taken(found, order)
             indices = from_numpy(at, pa.int64())
             columns = {name: one_chunk(found[self._stored(name).name]) for name in self.values}
-            for name, key in zip(self.one.keys, touched.keys, strict=True):
+            for name, key in zip(self.input.keys, touched.keys, strict=True):
                 columns[name] = key.take(indices)
             rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
             yield WeightedRows(rows, at, int64_values(found[WEIGHT]))
@@ -211,7 +211,7 @@ class WeightedTable:
 
     def arrived(self, stored: pa.Table, touched: TouchedKeys | None = None) -> "ArrivedRows":
         """Return rows of the state table as if they had just arrived, with their keys unless these are given."""
-        keys = [one_chunk(stored[name]) for name in self.one.keys]
+        keys = [one_chunk(stored[name]) for name in self.input.keys]
         places = np.zeros(stored.num_rows, dtype=np.int64)
         if touched is None:
             hashes = hash_columns(keys) if keys else np.zeros(stored.num_rows, dtype=np.uint64)
@@ -243,7 +243,7 @@ class WeightedTable:
         keys, values, weights = self.lists.rows(lists, clock)
         places = np.arange(keys.num_rows, dtype=np.int64)
         touched = TouchedKeys([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
-        columns = {**{name: keys[name] for name in self.one.keys}, **{name: values[name] for name in self.values}}
+        columns = {**{name: keys[name] for name in self.input.keys}, **{name: values[name] for name in self.values}}
         rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
         elements = self._element_keys(touched, rows, places)
         self.store(view, ChangedRows(rows, elements, places, np.zeros_like(weights), weights, 0))

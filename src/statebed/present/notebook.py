@@ -39,9 +39,11 @@ def phase_bar(phases_us: Mapping[str, int]) -> str:
     at, pieces, legend = 0.0, "", ""
     for name, us in phases_us.items():
         colour, width = phase_colour(name), us / total * _BAR
-        told = f"{escape(name)} {escape(duration(us))}"
-        pieces += f'<rect x="{at:.1f}" width="{width:.1f}" height="14" fill="{colour}"><title>{told}</title></rect>'
-        legend += f'<span style="color:{colour}">&#9632;</span> {told} &#160; '
+        phase_text = f"{escape(name)} {escape(duration(us))}"
+        pieces += (
+            f'<rect x="{at:.1f}" width="{width:.1f}" height="14" fill="{colour}"><title>{phase_text}</title></rect>'
+        )
+        legend += f'<span style="color:{colour}">&#9632;</span> {phase_text} &#160; '
         at += width
     label = escape(", ".join(f"{name} {duration(us)}" for name, us in phases_us.items()), quote=True)
     picture = f'<svg role="img" aria-label="{label}" width="{_BAR}" height="14">{pieces}</svg>'

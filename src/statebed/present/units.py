@@ -166,13 +166,13 @@ def percent(share: float) -> str:
     return f"{_three_digits(share * 100)} %"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, singular: str, many: str = "") -> str:
     """Format a count with its noun in the singular or plural.
 
     >>> plural(1, "file"), plural(2, "file")
     ('1 file', '2 files')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def _moment(micros: int | None) -> dt.datetime | None:

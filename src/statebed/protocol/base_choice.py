@@ -36,7 +36,7 @@ class Observation:
     """One number of the log, as read from the store."""
 
     epoch: int
-    found: LogSlot
+    slot: LogSlot
     record: pb.CheckpointMetadata | None = None
     problem: str = ""
 
@@ -118,13 +118,13 @@ def recover(observations: Sequence[Observation]) -> Recovery:
     lost: list[int] = []
     last_number = 0
     for observation in observations:
-        if observation.found is LogSlot.NOTHING:
+        if observation.slot is LogSlot.NOTHING:
             skipped.append(SkippedRecord(observation.epoch, "no record: an epoch that was started and never committed"))
             continue
         last_number = last_number or observation.epoch
-        if observation.found is LogSlot.RECORD:
+        if observation.slot is LogSlot.RECORD:
             return Recovery(last_number, observation.record, tuple(skipped), tuple(reversed(lost)))
-        if observation.found is LogSlot.LOST:
+        if observation.slot is LogSlot.LOST:
             lost.append(observation.epoch)
         skipped.append(SkippedRecord(observation.epoch, observation.problem))
     return Recovery(last_number, None, tuple(skipped), tuple(reversed(lost)))

@@ -45,14 +45,14 @@ def derived_name(operators: Sequence[str], label: str = "", *, distinguished_by:
 
 
 def settled_names(
-    derived: Sequence[DerivedSink], *, given: Collection[str], known: Sequence[pb.SinkHistory]
+    derived: Sequence[DerivedSink], *, chosen: Collection[str], known: Sequence[pb.SinkHistory]
 ) -> dict[str, str]:
-    """Map each derived name to the sink's name in the log; `given` are the names chosen by the user.
+    """Map each derived name to the sink's name in the log; `chosen` are the names chosen by the user.
 
     A sink is matched with a known one by its target, else by the owner stored in the target, else by its name. A name
     that was derived from a position also matches if it is the only one of its operator.
     """
-    free = {history.sink_id: history for history in known if history.sink_id not in given}
+    free = {history.sink_id: history for history in known if history.sink_id not in chosen}
     names: dict[str, str] = {}
     searches: tuple[Callable[[DerivedSink], str], ...] = (
         lambda sink: _with_target(sink, free),
@@ -66,7 +66,7 @@ def settled_names(
             if name in free:
                 names[sink.sink_id] = name
                 del free[name]
-    taken = {*given, *names.values()}
+    taken = {*chosen, *names.values()}
     for sink in derived:
         if sink.sink_id not in names:
             name = sink.sink_id

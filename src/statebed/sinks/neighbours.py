@@ -45,8 +45,8 @@ def _folder(sink: Sink) -> str | None:
     return sink.folder if isinstance(sink, BaseSink) else None
 
 
-def _nested(one: str, other: str) -> bool:
-    first, second = _comparable(one), _comparable(other)
+def _nested(path: str, other: str) -> bool:
+    first, second = _comparable(path), _comparable(other)
     return first.startswith(second) or second.startswith(first)
 
 

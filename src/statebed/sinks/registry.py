@@ -157,14 +157,16 @@ def _iceberg(wanted: SinkRequest) -> BaseSink:
         raise InputError(f"the table {name!r} has no namespace", where=wanted.where, fix=f"write table='rides.{name}'")
     rows = _lake_rows(wanted)
     layout = _layout(wanted, rows, partitions=None)
-    given = wanted.options.get("catalog")
-    if (given is None) == (wanted.path is None):
+    catalog_option = wanted.options.get("catalog")
+    if (catalog_option is None) == (wanted.path is None):
         raise InputError("the sink needs either path= or catalog=", where=wanted.where, fix=example)
     if wanted.path is not None:
         table = IcebergLakeTable(name, catalog=folder_catalog(wanted.path), layout=layout, folder=wanted.path)
         return _lake(wanted, table, rows)
-    properties = {} if isinstance(given, str) else _texts(wanted, "catalog")
-    catalog = IcebergCatalog(given if isinstance(given, str) else properties.pop("name", "default"), properties)
+    properties = {} if isinstance(catalog_option, str) else _texts(wanted, "catalog")
+    catalog = IcebergCatalog(
+        catalog_option if isinstance(catalog_option, str) else properties.pop("name", "default"), properties
+    )
     return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout), rows)
 
 
@@ -184,7 +186,7 @@ def _lake_rows(wanted: SinkRequest) -> LakeRows:
 
 def _layout(wanted: SinkRequest, rows: LakeRows, *, partitions: Sequence[str] | None) -> TableLayout:
     """Return the layout of a table; `partitions` are the valid texts of `partition_by`, None if the table checks."""
-    found = []
+    lists = []
     for option, known in (("partition_by", partitions), ("sort_by", rows.columns.names)):
         value = wanted.options.get(option, ())
         names = (value,) if isinstance(value, str) else tuple(value)
@@ -195,8 +197,8 @@ def _layout(wanted: SinkRequest, rows: LakeRows, *, partitions: Sequence[str] | 
                 where=wanted.where,
                 fix="use some of these columns",
             )
-        found.append(names)
-    return TableLayout(*found)
+        lists.append(names)
+    return TableLayout(*lists)
 
 
 def _texts(wanted: SinkRequest, name: str) -> dict[str, str]:

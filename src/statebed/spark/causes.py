@@ -72,8 +72,8 @@ def traceback_in(text: str) -> str:
       File 'a'
     ValueError: no
     """
-    _, found, behind = text.rpartition(_TRACEBACK)
-    if not found:
+    _, header, behind = text.rpartition(_TRACEBACK)
+    if not header:
         return ""
     lines: list[str] = []
     for line in behind.splitlines()[1:]:
@@ -99,5 +99,5 @@ def _raised(text: str) -> list[str]:
     """Return the first line after the last traceback header that is not indented, if any: frames are indented, and
     errors may have any name.
     """
-    _, found, behind = text.rpartition(_TRACEBACK)
-    return [line.strip() for line in behind.splitlines() if _RAISED.match(line)][:1] if found else []
+    _, header, behind = text.rpartition(_TRACEBACK)
+    return [line.strip() for line in behind.splitlines() if _RAISED.match(line)][:1] if header else []

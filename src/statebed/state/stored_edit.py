@@ -99,27 +99,27 @@ def edited(parts: Parts, edits: Sequence[bytes]) -> tuple[dict[int, pb.OperatorC
     result = dict(parts)
     applied = 0
     for edit in map(StoredEdit.from_bytes, edits):
-        found = {
+        edited_parts = {
             index: changed for index, metadata in result.items() if (changed := _changed(metadata, edit)) is not None
         }
-        result |= found
-        applied += bool(found)
+        result |= edited_parts
+        applied += bool(edited_parts)
     return result, applied
 
 
 def _changed(metadata: pb.OperatorCheckpointMetadata, edit: StoredEdit) -> pb.OperatorCheckpointMetadata | None:
     if edit.table not in metadata.tables:
         return None
-    found = {
+    files_by_subtask = {
         index: files
         for index, part in metadata.tables[edit.table].subtasks.items()
         if (files := edit.applied_to(part.files, metadata.owned)) is not None
     }
-    if not found:
+    if not files_by_subtask:
         return None
     changed = pb.OperatorCheckpointMetadata()
     changed.CopyFrom(metadata)
-    for index, files in found.items():
+    for index, files in files_by_subtask.items():
         part = changed.tables[edit.table].subtasks[index]
         del part.files[:]
         part.files.extend(files)

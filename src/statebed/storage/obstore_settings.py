@@ -57,7 +57,7 @@ def sort_settings(scheme: str, options: Mapping[str, str], environment: Mapping[
     """
     cloud = _CLOUDS[scheme]
     store: dict[str, str] = {}
-    given: dict[str, str] = {
+    settings: dict[str, str] = {
         name: environment[variable]
         for name in sorted(_SWITCHES | _TEXTS)
         if (variable := f"{cloud}_{name}".upper()) in environment
@@ -65,11 +65,11 @@ def sort_settings(scheme: str, options: Mapping[str, str], environment: Mapping[
     for name, value in options.items():
         bare = name.lower().removeprefix(f"{cloud}_")
         if bare in _SWITCHES | _TEXTS:
-            given[bare] = value
+            settings[bare] = value
         else:
             store[name] = value
     client: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT}
-    for name, value in given.items():
+    for name, value in settings.items():
         client[name] = value.strip().lower() in _TRUE if name in _SWITCHES else value
     return ObstoreSettings(cloud=cloud, store=store, client=client)
 

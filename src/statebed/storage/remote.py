@@ -85,8 +85,8 @@ class RemoteStore:
         self._url = url
         self._retrier = retrier or Retrier()
         scheme = url.partition("://")[0]
-        given = with_profile(options, os.environ) if scheme in {"s3", "s3a"} else options
-        self._settings = sort_settings(scheme, given, os.environ)
+        with_credentials = with_profile(options, os.environ) if scheme in {"s3", "s3a"} else options
+        self._settings = sort_settings(scheme, with_credentials, os.environ)
         self._store = self._open()
         self._bulk_delete = True
 
@@ -159,15 +159,15 @@ class RemoteStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         # Sorted here: some S3-compatible stores list by folder, where 'a/b' comes before 'a-b'.
-        found = self._call(prefix, lambda: obstore.list(self._store, prefix or None).collect())
-        return iter(_objects(found, prefix))
+        metas = self._call(prefix, lambda: obstore.list(self._store, prefix or None).collect())
+        return iter(_objects(metas, prefix))
 
     def list_level(self, prefix: str) -> Listing:
         check_prefix(prefix)
-        found = self._call(prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
+        listing = self._call(prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
         return Listing(
-            objects=_objects(found["objects"], prefix),
-            folders=tuple(sorted(str(folder).rstrip("/") for folder in found["common_prefixes"])),
+            objects=_objects(listing["objects"], prefix),
+            folders=tuple(sorted(str(folder).rstrip("/") for folder in listing["common_prefixes"])),
         )
 
     def delete(self, path: str) -> None:
@@ -278,9 +278,9 @@ def _is_retryable(error: Exception) -> bool:
     return isinstance(error, _FailedError) and error.failure.retryable
 
 
-def _objects(found: Iterable[Mapping[str, Any]], prefix: str) -> tuple[ObjectInfo, ...]:
+def _objects(metas: Iterable[Mapping[str, Any]], prefix: str) -> tuple[ObjectInfo, ...]:
     # Some S3-compatible stores list an empty folder as an object with the folder's own name.
-    infos = (_info(meta) for meta in found)
+    infos = (_info(meta) for meta in metas)
     return tuple(sorted((info for info in infos if info.path != prefix), key=lambda info: info.path))
 
 

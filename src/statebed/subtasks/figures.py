@@ -43,16 +43,16 @@ class WaitTimer:
 
     def over(self, things: Iterable[T]) -> Iterator[T]:
         """Yield the same items, and add up the time spent waiting for them."""
-        given = iter(things)
+        iterator = iter(things)
         while True:
             start = time.perf_counter()
             try:
-                one = next(given)
+                item = next(iterator)
             except StopIteration:
                 return
             finally:
                 self.seconds += time.perf_counter() - start
-            yield one
+            yield item
 
 
 def table_figures(name: str, now: TableStatistics, before: TableStatistics = _NOTHING) -> pb.TableFigures:
@@ -118,19 +118,19 @@ def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.Hos
 _TABLE_NUMBERS = tuple(column.name for column in pb.TableFigures.DESCRIPTOR.fields if column.name != "table")
 
 
-def figures_together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
+def figures_together(operator_id: str, of_subtasks: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
     """Combine the figures of an operator's subtasks: sums, and the maximum of times."""
     tables: dict[str, pb.TableFigures] = {}
-    for one in some:
-        for table in one.tables:
+    for figures_of_subtask in of_subtasks:
+        for table in figures_of_subtask.tables:
             total = tables.setdefault(table.table, pb.TableFigures(table=table.table))
             for name in _TABLE_NUMBERS:
                 setattr(total, name, getattr(total, name) + getattr(table, name))
     return pb.OperatorFigures(
         operator_id=operator_id,
         tables=[tables[name] for name in sorted(tables)],
-        bytes_written=sum(figures.bytes_written for figures in some),
-        busy_us=max((figures.busy_us for figures in some), default=0),
-        rows_expired=sum(figures.rows_expired for figures in some),
-        retractions_dropped=sum(figures.retractions_dropped for figures in some),
+        bytes_written=sum(figures.bytes_written for figures in of_subtasks),
+        busy_us=max((figures.busy_us for figures in of_subtasks), default=0),
+        rows_expired=sum(figures.rows_expired for figures in of_subtasks),
+        retractions_dropped=sum(figures.retractions_dropped for figures in of_subtasks),
     )

@@ -358,8 +358,8 @@ def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult, tie
         if delivery.stream in task.staged_only:
             continue
         for part in slices_of(result.outputs, FILE_ROWS):
-            found = _outbox_file(task, store, delivery, part, tiers)
-            files += [] if found is None else [found]
+            file = _outbox_file(task, store, delivery, part, tiers)
+            files += [] if file is None else [file]
     return files
 
 

@@ -85,8 +85,8 @@ class Cluster:
         """Close all tables."""
         self._counted = {}
         managers, self._managers = self._managers, {}
-        for some in managers.values():
-            for manager in some:
+        for of_operator in managers.values():
+            for manager in of_operator:
                 manager.close()
 
     def epoch(self, fed: Mapping[str, pa.Table], clocks: Mapping[str, SourceClock], epoch_time_us: int) -> EpochResult:
@@ -94,17 +94,17 @@ class Cluster:
         after = operator_clocks(self.graph, clocks, self._before, epoch_time_us=epoch_time_us)
         result = EpochResult({})
         for number, node in enumerate(self.graph.nodes):
-            given = [result.outputs[edge] for edge in node.inputs]
+            inputs = [result.outputs[edge] for edge in node.inputs]
             if isinstance(node, SourceNode):
                 made = {MAIN: fed.get(node.name, node.outputs[MAIN].schema.empty_table())}
             elif isinstance(node, StepNode):
-                made = {MAIN: node.step.apply(given[0])}
+                made = {MAIN: node.step.apply(inputs[0])}
             elif isinstance(node, OperatorNode):
                 clock = after[node.operator.operator_id]
-                made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
+                made, result.results[node.operator.operator_id] = self._steps(node, inputs, clock)
                 self._rows_out[node.operator.operator_id] = made[MAIN].num_rows
             else:
-                made = {MAIN: pa.concat_tables([with_weights(rows, node.outputs[MAIN]) for rows in given])}
+                made = {MAIN: pa.concat_tables([with_weights(rows, node.outputs[MAIN]) for rows in inputs])}
             result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
         self._pending = (after, epoch_time_us)
         self._results = result.results
@@ -162,8 +162,8 @@ class Cluster:
 
     def compact(self) -> None:
         """Compact all files of all tables; the next epoch commits the result."""
-        for some in self._managers.values():
-            for manager in some:
+        for of_operator in self._managers.values():
+            for manager in of_operator:
                 manager.compact().result(TIMEOUT_SECONDS)
 
     def managers(self, operator_id: str) -> list[TableManager]:
@@ -197,9 +197,11 @@ class Cluster:
             earlier=earlier_tables(node.operator),
         )
 
-    def _steps(self, node: OperatorNode, given: list[pa.Table], clock: Clock) -> tuple[dict[str, pa.Table], StepResult]:
+    def _steps(
+        self, node: OperatorNode, inputs: list[pa.Table], clock: Clock
+    ) -> tuple[dict[str, pa.Table], StepResult]:
         """Run the steps of all subtasks, and return their outputs and combined result."""
-        fed = [feed.apply(rows) for feed, rows in zip(node.feeds, given, strict=True)]
+        fed = [feed.apply(rows) for feed, rows in zip(node.feeds, inputs, strict=True)]
         steps = []
         for index, manager in enumerate(self._managers[node.operator.operator_id]):
             manager.advance(time=clock.epoch_time_us)
@@ -258,7 +260,7 @@ def _restored(graph: Graph, record: pb.CheckpointMetadata) -> tuple[dict[str, So
     clocks = {name: SourceClock() for name in graph.sources}
     marks: dict[str, int | None] = {}
     if record.source_position.kind == SOURCE_KIND:
-        found = json.loads(record.source_position.opaque)
-        clocks |= {name: SourceClock(*numbers) for name, numbers in found["sources"].items() if name in clocks}
-        marks = found["operators"]
+        position = json.loads(record.source_position.opaque)
+        clocks |= {name: SourceClock(*numbers) for name, numbers in position["sources"].items() if name in clocks}
+        marks = position["operators"]
     return clocks, marks

@@ -300,20 +300,20 @@ class TestRun:
     def _source_rows(self, name: str, rows: Rows) -> pa.Table:
         """Return the rows with the source's columns and their event time."""
         node = self._source(name)
-        given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else _from_rows(rows, node)
-        missing = [column for column in given.schema.names if column not in node.columns.names]
+        table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else _from_rows(rows, node)
+        missing = [column for column in table.schema.names if column not in node.columns.names]
         if missing:
             raise InputError(
                 f"the source {name!r} has no columns {missing}", fix=f"its columns are {node.columns.names}"
             )
         where = f"rows for the source {name!r}"
         columns = [
-            exact_cast(given.column(field.name), field, where=where)
-            if field.name in given.schema.names
-            else pa.nulls(given.num_rows, field.type)
+            exact_cast(table.column(field.name), field, where=where)
+            if field.name in table.schema.names
+            else pa.nulls(table.num_rows, field.type)
             for field in node.columns
         ]
-        times = pa.nulls(given.num_rows, TIMESTAMP)
+        times = pa.nulls(table.num_rows, TIMESTAMP)
         if node.event_time is not None:
             column = columns[node.columns.names.index(node.event_time)]
             times = exact_cast(column, pa.field(node.event_time, TIMESTAMP), where=where)

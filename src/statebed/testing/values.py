@@ -40,9 +40,9 @@ def micros(time: Time) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def _no_time(given: object, why: str) -> InputError:
+def _no_time(value: object, why: str) -> InputError:
     return InputError(
-        f"{given!r} is not a time: {why}",
+        f"{value!r} is not a time: {why}",
         fix="use a datetime, ISO text such as '2026-01-31T12:00:00.123456Z', or microseconds since 1970 as an int",
     )
 
@@ -56,45 +56,45 @@ def exact_column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
         raise InputError(
             f"values of the column {field.name!r} do not fit its type {field.type}: {error}", where=where, fix=fix
         ) from error
-    for row, (given, kept) in enumerate(zip(values, column, strict=True)):
-        if not _is_same(given, kept.as_py(), field.type):
+    for row, (value, kept) in enumerate(zip(values, column, strict=True)):
+        if not _is_same(value, kept.as_py(), field.type):
             raise InputError(
-                f"the column {field.name!r} is {field.type}, but {given!r} (row {row}) would become {kept.as_py()!r}",
+                f"the column {field.name!r} is {field.type}, but {value!r} (row {row}) would become {kept.as_py()!r}",
                 where=where,
                 fix=fix,
             )
     return column
 
 
-def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
+def _is_same(value: Any, kept: Any, kind: pa.DataType) -> bool:
     """Return whether a value is unchanged: equal, with numbers compared as numbers and text as its bytes."""
-    if given is None or kept is None:
-        return given is kept
+    if value is None or kept is None:
+        return value is kept
     if pa.types.is_nested(kind):
-        return all(_parts(given, kept, kind))
-    if isinstance(given, dt.datetime) and isinstance(kept, dt.datetime):
-        nanoseconds = (getattr(time, "nanosecond", 0) for time in (given, kept))
-        return len(set(nanoseconds)) == 1 and _instant(given) == _instant(kept)
-    if isinstance(given, float):
+        return all(_parts(value, kept, kind))
+    if isinstance(value, dt.datetime) and isinstance(kept, dt.datetime):
+        nanoseconds = (getattr(time, "nanosecond", 0) for time in (value, kept))
+        return len(set(nanoseconds)) == 1 and _instant(value) == _instant(kept)
+    if isinstance(value, float):
         # A float is written with the fewest digits that identify it.
         written = float(str(np.float32(kept))) if pa.types.is_float32(kind) else kept
-        return written == given or (math.isnan(given) and isinstance(kept, float) and math.isnan(kept))
-    if isinstance(given, str) and isinstance(kept, bytes):
-        return given.encode() == kept
-    return isinstance(given, bool) == isinstance(kept, bool) and bool(given == kept)
+        return written == value or (math.isnan(value) and isinstance(kept, float) and math.isnan(kept))
+    if isinstance(value, str) and isinstance(kept, bytes):
+        return value.encode() == kept
+    return isinstance(value, bool) == isinstance(kept, bool) and bool(value == kept)
 
 
-def _parts(given: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:
+def _parts(nested: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:
     """Yield whether each part of a nested value is unchanged."""
     if pa.types.is_struct(kind):
-        yield from (_is_same(given.get(field.name), kept[field.name], field.type) for field in kind)
+        yield from (_is_same(nested.get(field.name), kept[field.name], field.type) for field in kind)
         return
     if pa.types.is_map(kind):
-        given = list(given.items() if isinstance(given, Mapping) else given)
+        nested = list(nested.items() if isinstance(nested, Mapping) else nested)
         kind = pa.list_(pa.struct([("0", kind.key_type), ("1", kind.item_type)]))
-        given, kept = ([{"0": pair[0], "1": pair[1]} for pair in entries] for entries in (given, kept))
-    yield len(given) == len(kept)
-    yield from (_is_same(value, other, kind.value_type) for value, other in zip(given, kept, strict=False))
+        nested, kept = ([{"0": pair[0], "1": pair[1]} for pair in entries] for entries in (nested, kept))
+    yield len(nested) == len(kept)
+    yield from (_is_same(value, other, kind.value_type) for value, other in zip(nested, kept, strict=False))
 
 
 def _instant(time: dt.datetime) -> dt.datetime:

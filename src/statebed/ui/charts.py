@@ -214,8 +214,8 @@ class _Drawing:
         y = self._y(self.chart.limit)
         line = Markup('<line class="limit" x1="{:.0f}" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
         text = Markup('<text class="tick" x="{:.0f}" y="{:.1f}" text-anchor="end">{} {}</text>')
-        told = text.format(WIDTH - 2, y - 3.5, self.chart.limit_name, self.chart.unit.text(self.chart.limit))
-        return [line.format(self.left, WIDTH, y, y), told]
+        label = text.format(WIDTH - 2, y - 3.5, self.chart.limit_name, self.chart.unit.text(self.chart.limit))
+        return [line.format(self.left, WIDTH, y, y), label]
 
     def _hits(self) -> list[Markup]:
         """Draw the hover areas. Only the first chart has links, because a page has many epochs."""
@@ -268,9 +268,9 @@ def _nice_step(rough: float, unit: Unit) -> float:
     if rough <= 0:
         return 1.0
     if unit is Unit.DURATION and rough >= _SECOND:
-        found = [step for step in _TIME_STEPS if step * _SECOND >= rough]
-        if found:
-            return float(found[0] * _SECOND)
+        steps = [step for step in _TIME_STEPS if step * _SECOND >= rough]
+        if steps:
+            return float(steps[0] * _SECOND)
         return _nice_step(rough / _DAY, Unit.COUNT) * _DAY
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step * power for step in _STEPS if step * power >= rough * 0.999)

@@ -55,12 +55,12 @@ class Coverage:
             first, last = (min(int(share * _BUCKETS), _BUCKETS - 1) for share in (span.first, span.last))
             changes[first][span.level] = changes[first].get(span.level, 0) + 1
             changes[last + 1][span.level] = changes[last + 1].get(span.level, 0) - 1
-        found: list[dict[int, int]] = []
+        by_level: list[dict[int, int]] = []
         now: dict[int, int] = {}
         for change in changes[:-1]:
             now = {level: now.get(level, 0) + change.get(level, 0) for level in {*now, *change}}
-            found.append({level: count for level, count in now.items() if count})
-        return found
+            by_level.append({level: count for level, count in now.items() if count})
+        return by_level
 
     @cached_property
     def deepest(self) -> int:
@@ -94,8 +94,8 @@ class Coverage:
         parts.append(text.format(_WIDTH - 2, bottom + 17, "end", self.end))
         hit = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
         for place, counts in enumerate(self.counts):
-            told = [f"level {level}: {units.plural(count, 'file')}" for level, count in sorted(counts.items())]
-            parts.append(hit.format(place * wide, _TOP, wide, _TALL, "\n".join(told) or "no file"))
+            descriptions = [f"level {level}: {units.plural(count, 'file')}" for level, count in sorted(counts.items())]
+            parts.append(hit.format(place * wide, _TOP, wide, _TALL, "\n".join(descriptions) or "no file"))
         return parts
 
     def _edges(self, height: float) -> list[Markup]:

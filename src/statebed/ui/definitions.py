@@ -12,10 +12,10 @@ _MICROS = "_us"
 def parsed(definition: str) -> dict[str, Any]:
     """Parse a definition. Return an empty dict if there is none or it cannot be parsed."""
     try:
-        found = json.loads(definition) if definition else {}
+        content = json.loads(definition) if definition else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def kind(definition: str) -> str:

@@ -110,18 +110,20 @@ def _operator_key(operator_id: str) -> str:
 
 
 def _reads(entry: pb.OperatorEntry, known: set[str]) -> Iterator[str]:
-    for one in entry.inputs:
-        for name in one.origins:
+    for operator_input in entry.inputs:
+        for name in operator_input.origins:
             for key in (_operator_key(name), f"s:{name}"):
                 if key in known:
                     yield key
                     break
 
 
-def _source(one: pb.SourceWatermark) -> GraphBox:
-    newest = f"newest {units.instant(one.max_event_time_us)}" if one.HasField("max_event_time_us") else "no rows yet"
-    mark = f"watermark {units.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
-    return GraphBox(f"s:{one.source}", "source", one.source, (newest, mark))
+def _source(source: pb.SourceWatermark) -> GraphBox:
+    newest = (
+        f"newest {units.instant(source.max_event_time_us)}" if source.HasField("max_event_time_us") else "no rows yet"
+    )
+    mark = f"watermark {units.instant(source.watermark_us)}" if source.HasField("watermark_us") else "no watermark"
+    return GraphBox(f"s:{source.source}", "source", source.source, (newest, mark))
 
 
 def _operator(

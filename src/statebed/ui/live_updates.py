@@ -47,15 +47,15 @@ class _Watcher:
     async def _looked(self) -> str:
         """Return the next event, or an empty string if nothing has changed."""
         try:
-            found = event("news", await anyio.to_thread.run_sync(self.look))
+            news = event("news", await anyio.to_thread.run_sync(self.look))
         except JobNotFoundError as error:
-            found = event("gone", error.what)
+            news = event("gone", error.what)
         except (StatebedError, OSError) as error:
-            found = event("trouble", getattr(error, "what", str(error)))
-        if found == self.last:
+            news = event("trouble", getattr(error, "what", str(error)))
+        if news == self.last:
             return ""
-        self.last = found
-        return found
+        self.last = news
+        return news
 
 
 class Broadcast:

@@ -37,11 +37,11 @@ class Cache(Generic[T]):
 
     def get(self, key: Hashable) -> T | None:
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            entry = self._kept.get(key)
+            if entry is None:
                 return None
             self._kept.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: Hashable, value: T, *, weight: int = 1) -> None:
         """Add a value, evicting the least recently used ones. A value heavier than the limit is not cached."""
@@ -64,9 +64,9 @@ class Cache(Generic[T]):
         return self._weight
 
     def _drop(self, key: Hashable) -> None:
-        found = self._kept.pop(key, None)
-        if found is not None:
-            self._weight -= found[1]
+        entry = self._kept.pop(key, None)
+        if entry is not None:
+            self._weight -= entry[1]
 
 
 A = TypeVar("A")
@@ -209,18 +209,18 @@ class JobReader:
 
     def point(self, epoch: int) -> Point:
         """Return the point at a record number; its status says if the record is missing or damaged."""
-        found = self._points.get(epoch)
-        if found is None:
+        point = self._points.get(epoch)
+        if point is None:
             try:
-                found = point_of(self.log.read(epoch))
+                point = point_of(self.log.read(epoch))
             except NewerFormatError as error:
                 return Point(unreadable(epoch, status=NEWER, problem=error.what))
             except FormatError as error:
                 return Point(unreadable(epoch, status=DAMAGED, problem=error.what))
             except EpochNotRetainedError:
                 return Point(unreadable(epoch, status=MISSING, problem="the record is missing"))
-            self._points.put(epoch, found)
-        return found
+            self._points.put(epoch, point)
+        return point
 
     def points(self, count: int, *, before: int | None = None) -> list[Point]:
         """Return the newest points in ascending order, without those removed by clean-up since the log was listed."""
@@ -229,17 +229,17 @@ class JobReader:
         if before is not None:
             end = next((place for place, number in enumerate(numbers) if number >= before), end)
         wanted = numbers[max(0, end - count) : end]
-        found = self.gather(self.point, wanted)
-        least = max((point.min_epoch for point in found), default=1)
-        return [point for point in found if point.summary.status != MISSING or point.epoch >= least]
+        newest = self.gather(self.point, wanted)
+        least = max((point.min_epoch for point in newest), default=1)
+        return [point for point in newest if point.summary.status != MISSING or point.epoch >= least]
 
     def record(self, epoch: int) -> pb.CheckpointMetadata:
         """Return the full record of an epoch."""
-        found = self._records.get(epoch)
-        if found is None:
-            found = self.log.read(epoch)
-            self._records.put(epoch, found, weight=found.ByteSize())
-        return found
+        record = self._records.get(epoch)
+        if record is None:
+            record = self.log.read(epoch)
+            self._records.put(epoch, record, weight=record.ByteSize())
+        return record
 
     def readable(self, epoch: int) -> pb.CheckpointMetadata | None:
         """Return the full record of an epoch, or None if it is missing or damaged."""
@@ -290,8 +290,8 @@ class JobReader:
         return list(self._pool.map(read, things))
 
     def _subtask(self, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:
-        found = self._subtasks.get(reference.path)
-        if found is None:
-            found = fetch_subtask(self.log.store, reference)
-            self._subtasks.put(reference.path, found, weight=reference.size)
-        return found
+        metadata = self._subtasks.get(reference.path)
+        if metadata is None:
+            metadata = fetch_subtask(self.log.store, reference)
+            self._subtasks.put(reference.path, metadata, weight=reference.size)
+        return metadata

@@ -56,7 +56,7 @@ def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) ->
     rows = sum(point.summary.rows_in for point in epochs)
     span = f"of the last {units.plural(len(epochs), 'epoch')}"
     held = None if last is None else memory(last.figures)
-    found = [
+    shown = [
         Tile("newest record", units.number(newest.epoch), units.ago(newest.finish_time_us, now_us=now_us)),
         Tile("processing rate", units.rate(_rate(epochs)), f"while epochs ran; {units.short(rows)} rows {span}"),
         Tile("input rate", units.rate(_input_rate(epochs)), "rows by the clock, pauses included"),
@@ -68,8 +68,8 @@ def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) ->
     if held is not None:
         share = held.peak_bytes / held.budget_bytes if held.budget_bytes else 0.0
         used = f"{units.percent(share)} of {units.size(held.budget_bytes)} at the peak"
-        found.append(Tile("memory", units.size(held.peak_bytes), used, is_warning=share > 1))
-    return found
+        shown.append(Tile("memory", units.size(held.peak_bytes), used, is_warning=share > 1))
+    return shown
 
 
 def _rate(epochs: Sequence[Point]) -> float | None:
@@ -237,10 +237,10 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
 
 def _names(shown: Sequence[Point]) -> list[str]:
     """Return the operators to show, those of the newest epochs first."""
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
     for point in reversed(shown):
-        found |= dict.fromkeys(point.watermarks)
-    return list(found)[:_MOST_OPERATORS]
+        operators |= dict.fromkeys(point.watermarks)
+    return list(operators)[:_MOST_OPERATORS]
 
 
 def _lags(shown: Sequence[Point], names: OperatorNames) -> tuple[Series, ...]:

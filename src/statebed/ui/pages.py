@@ -213,14 +213,14 @@ class PageHandlers:
         return views.table_view(reader, names["operator"], names["table"], epoch=epoch)
 
     def _row_request(self, request: Request, operator: views.OperatorView, table: Any) -> row_views.RowRequest:
-        given = [request.query_params.get(f"key{number}", "") for number in range(len(table.keys))]
+        key_texts = [request.query_params.get(f"key{number}", "") for number in range(len(table.keys))]
         return row_views.RowRequest(
             url=self._location.given,
             job=operator.record.job_id,
             operator=table.operator,
             table=table.name,
             epoch=views.shown_epoch(operator.record),
-            key=tuple(given) if any(given) else (),
+            key=tuple(key_texts) if any(key_texts) else (),
             condition=request.query_params.get("where", "").strip(),
             start=request.query_params.get("from", "").strip(),
             end=request.query_params.get("until", "").strip(),
@@ -245,10 +245,10 @@ class PageHandlers:
         template = self._templates.get_template(f"{name}.html")
         return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
 
-    def _part(self, name: str, found: Callable[[], dict[str, Any]]) -> Response:
+    def _part(self, name: str, values_of: Callable[[], dict[str, Any]]) -> Response:
         """Render a part of a page, or the error in its place."""
         try:
-            values, status = found() | {"error": None}, 200
+            values, status = values_of() | {"error": None}, 200
         except StatebedError as error:
             values, status = {"error": error}, status_of(error)
         return HTMLResponse(self._templates.get_template(f"part_{name}.html").render(**values), status_code=status)

@@ -87,7 +87,7 @@ def phases(points: Sequence[Point]) -> list[dict[str, int]]:
     Unexplained time is "other". An epoch whose record has no figures is "other" as a whole.
     """
     following = {point.epoch - 1: point.figures for point in points if point.figures is not None}
-    found = []
+    by_point = []
     for point in points:
         parts: dict[str, int] = dict(point.figures.phases_us) if point.figures is not None else {}
         later = following.get(point.epoch)
@@ -97,8 +97,8 @@ def phases(points: Sequence[Point]) -> list[dict[str, int]]:
         named = sum(micros for name, micros in parts.items() if name in PHASES)
         extra = sum(micros for name, micros in parts.items() if name not in PHASES)
         rest = max(extra, point.summary.duration_us - named) if point.is_epoch else 0
-        found.append(known | ({OTHER: rest} if rest > 0 else {}))
-    return found
+        by_point.append(known | ({OTHER: rest} if rest > 0 else {}))
+    return by_point
 
 
 @dataclass(frozen=True)

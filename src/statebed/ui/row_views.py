@@ -84,8 +84,8 @@ def sample(request: RowRequest) -> Rows:
             table = table.filter(request.condition)
         # Rows are ordered by key, so a page follows those before it.
         skipped = (request.page - 1) * PAGE_ROWS
-        found = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
-        shown = _rows(found, PAGE_ROWS, table.scan() if request.is_filtered else None)
+        page = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
+        shown = _rows(page, PAGE_ROWS, table.scan() if request.is_filtered else None)
         return replace(shown, finished=table.finished)
 
 
@@ -145,11 +145,11 @@ def _key(request: RowRequest) -> Any:
         return text
 
 
-def _rows(found: pa.Table, most: int, scan: Scan | None) -> Rows:
-    shown = found.slice(0, most)
+def _rows(page: pa.Table, most: int, scan: Scan | None) -> Rows:
+    shown = page.slice(0, most)
     columns = [[_text(value) for value in column] for column in shown.columns]
     rows: Sequence[tuple[str, ...]] = list(zip(*columns, strict=True)) if columns else []
-    return Rows(tuple(map(str, found.schema.names)), tuple(rows), found.num_rows > most, scan)
+    return Rows(tuple(map(str, page.schema.names)), tuple(rows), page.num_rows > most, scan)
 
 
 def _text(value: pa.Scalar) -> str:
@@ -162,5 +162,5 @@ def _text(value: pa.Scalar) -> str:
         return text if kind.tz else text.removesuffix("Z")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return visible_text.clipped(f"0x{value.as_py().hex()}")
-    [found] = json_values(pa.repeat(value, 1))
-    return visible_text.clipped(json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found)
+    [plain] = json_values(pa.repeat(value, 1))
+    return visible_text.clipped(json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else plain)

@@ -72,21 +72,21 @@ class TableView:
     def rules(self) -> list[tuple[str, str]]:
         """Retention and storage rules of the table, as pairs of name and value."""
         schema = self.schema
-        found = []
+        pairs = []
         if schema.kind == GLOBAL_KEYED:
-            found.append(("columns", "key and value of any type"))
+            pairs.append(("columns", "key and value of any type"))
         elif schema.kind == KEYED:
             lives = f"{units.duration(schema.time_to_live_us)} of {schema.time_to_live_clock}"
-            found.append(("time to live", lives if schema.time_to_live_us is not None else "for good"))
+            pairs.append(("time to live", lives if schema.time_to_live_us is not None else "for good"))
         else:
-            found.append(("retention", units.duration(schema.retention_us) if schema.retention_us else "until closed"))
+            pairs.append(("retention", units.duration(schema.retention_us) if schema.retention_us else "until closed"))
         if schema.bin_us:
-            found.append(("bins of", units.duration(schema.bin_us)))
+            pairs.append(("bins of", units.duration(schema.bin_us)))
         if schema.state_version:
-            found.append(("state version", str(schema.state_version)))
+            pairs.append(("state version", str(schema.state_version)))
         if len(schema.schema_ids) > 1:
-            found.append(("schemas of its files", ", ".join(map(str, schema.schema_ids))))
-        return found
+            pairs.append(("schemas of its files", ", ".join(map(str, schema.schema_ids))))
+        return pairs
 
 
 def tables_of(operator: str, subtasks: Sequence[pb.OperatorCheckpointMetadata]) -> list[TableView]:

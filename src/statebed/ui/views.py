@@ -70,10 +70,10 @@ def jobs_view(location: StateLocation, *, now_us: int) -> Jobs:
         return JobLine(folder, point, totals(point.figures), overview.liveness([point], run, now_us=now_us), run)
 
     lines = dict(zip(folders, location.gather(line, folders), strict=True))
-    found = tuple(line for line in lines.values() if line is not None)
-    if not found:
+    readable = tuple(line for line in lines.values() if line is not None)
+    if not readable:
         check_location(location.store)
-    return Jobs(found, tuple(folder for folder, line in lines.items() if line is None))
+    return Jobs(readable, tuple(folder for folder, line in lines.items() if line is None))
 
 
 @dataclass(frozen=True)
@@ -290,8 +290,8 @@ def _record(reader: JobReader, epoch: int | None) -> pb.CheckpointMetadata:
 def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | None) -> tuple[OperatorView, TableView]:
     """Return one table of an operator."""
     operator = operator_view(reader, operator_id, epoch=epoch)
-    found = next((view for view in operator.tables if view.name == table), None)
-    if found is None:
+    shown = next((view for view in operator.tables if view.name == table), None)
+    if shown is None:
         known = [view.name for view in operator.tables]
         raise _unknown(
             reader,
@@ -299,7 +299,7 @@ def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | 
             "tables",
             known,
         )
-    return operator, found
+    return operator, shown
 
 
 def _unknown(reader: JobReader, what: str, kind: str, known: Sequence[str]) -> UnknownTableError:

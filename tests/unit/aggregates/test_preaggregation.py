@@ -116,7 +116,7 @@ def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Ta
 def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - one for each way
     if not part.factors:
         return len(rows)
-    needed = [*part.given, *(factor.column for factor in (part.factors if part.by is None else (part.by,)))]
+    needed = [*part.required, *(factor.column for factor in (part.factors if part.by is None else (part.by,)))]
     counted = [row for row in rows if all(row[name] is not None for name in needed)]
     if part.reduce is Reduce.COUNT:
         return len(counted)

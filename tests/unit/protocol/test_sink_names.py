@@ -22,14 +22,14 @@ def test_a_name_says_the_operator_and_what_the_sink_is() -> None:
 
 
 def test_a_sink_that_writes_where_a_known_one_wrote_has_its_name() -> None:
-    found = settled_names([table("op_parquet", "/out")], given=(), known=[known("old", kind="parquet", target="/out")])
+    found = settled_names([table("op_parquet", "/out")], chosen=(), known=[known("old", kind="parquet", target="/out")])
     assert found == {"op_parquet": "old"}
 
 
 def test_two_sinks_whose_lines_change_places_keep_their_names() -> None:
     before = [known("op_parquet", kind="parquet", target="/a"), known("op_parquet_x", kind="parquet", target="/b")]
     swapped = [table("op_parquet", "/b"), table("op_parquet_y", "/a")]
-    assert settled_names(swapped, given=(), known=before) == {
+    assert settled_names(swapped, chosen=(), known=before) == {
         "op_parquet": "op_parquet_x",
         "op_parquet_y": "op_parquet",
     }
@@ -37,28 +37,28 @@ def test_two_sinks_whose_lines_change_places_keep_their_names() -> None:
 
 def test_a_new_sink_never_takes_the_name_that_another_has_in_the_log() -> None:
     before = [known("op_parquet", kind="parquet", target="/a")]
-    found = settled_names([table("op_parquet", "/new"), table("op_parquet_x", "/a")], given=(), known=before)
+    found = settled_names([table("op_parquet", "/new"), table("op_parquet_x", "/a")], chosen=(), known=before)
     assert found["op_parquet_x"] == "op_parquet"
     assert found["op_parquet"] not in {"op_parquet", "op_parquet_x"}
 
 
 def test_a_name_that_was_derived_from_a_position_is_found_by_what_the_target_says() -> None:
     found = settled_names(
-        [table("op_parquet", "/out", owner="rows_2")], given=(), known=[known("rows_2"), known("rows_3")]
+        [table("op_parquet", "/out", owner="rows_2")], chosen=(), known=[known("rows_2"), known("rows_3")]
     )
     assert found == {"op_parquet": "rows_2"}
 
 
 def test_a_name_that_was_derived_from_a_position_is_found_by_its_operator_if_there_is_one_alone() -> None:
     function = DerivedSink("op_store", "op", "function")
-    assert settled_names([function], given=(), known=[known("rows_2", operator="op")]) == {"op_store": "rows_2"}
-    assert settled_names([function], given=(), known=[known("rows_2", operator="other")]) == {"op_store": "op_store"}
+    assert settled_names([function], chosen=(), known=[known("rows_2", operator="op")]) == {"op_store": "rows_2"}
+    assert settled_names([function], chosen=(), known=[known("rows_2", operator="other")]) == {"op_store": "op_store"}
     two = [known("rows_2", operator="op"), known("rows_4", operator="op")]
-    assert settled_names([function], given=(), known=two) == {"op_store": "op_store"}
+    assert settled_names([function], chosen=(), known=two) == {"op_store": "op_store"}
 
 
 def test_a_name_that_the_user_gave_to_another_sink_is_not_taken() -> None:
     found = settled_names(
-        [table("op_parquet", "/a")], given={"mine"}, known=[known("mine", kind="parquet", target="/a")]
+        [table("op_parquet", "/a")], chosen={"mine"}, known=[known("mine", kind="parquet", target="/a")]
     )
     assert found == {"op_parquet": "op_parquet"}

@@ -67,11 +67,11 @@ def piece_by_piece(
     """
     if len(grouping.order) < 2 * _ROWS_AT_ONCE:
         return folding(columns, grouping, weights)
-    found = []
+    partials = []
     for rows, groups in grouping.pieces(_ROWS_AT_ONCE):
         taken = [column.take(from_numpy(rows, pa.int64())) for column in columns]
-        found.append(folding(taken, groups, None if weights is None else weights[rows]))
-    return tuple(pa.concat_arrays(list(column)) for column in zip(*found, strict=True))
+        partials.append(folding(taken, groups, None if weights is None else weights[rows]))
+    return tuple(pa.concat_arrays(list(column)) for column in zip(*partials, strict=True))
 
 
 def check_weights(weights: Integers | None, name: str, *, changelog: bool = False) -> None:

@@ -80,8 +80,8 @@ class Counted:
         left = int64_values(partials[-1]) > 0
         rows = from_numpy(np.flatnonzero(left), pa.int64())
         # A partial that waits for rows it has already retracted may be out of range.
-        found = self.inner.finish([column.take(rows) for column in partials[:-1]])
-        return found.take(from_numpy(np.cumsum(left) - 1, pa.int64(), valid=left))
+        results = self.inner.finish([column.take(rows) for column in partials[:-1]])
+        return results.take(from_numpy(np.cumsum(left) - 1, pa.int64(), valid=left))
 
     @property
     def _count(self) -> Count:

@@ -74,16 +74,16 @@ def codes_of_sketches(sketches: pa.Array) -> tuple[Codes, Integers]:
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
     data = np.frombuffer(sketches.buffers()[2], dtype=np.uint8)
     precision = int(data[offsets[places[0]] + _PRECISION_AT])
-    found: list[tuple[Codes, Integers]] = []
-    for some in np.split(places, np.flatnonzero(np.diff(pieces)) + 1):
-        starts, modes = offsets[some], data[offsets[some] + _MODE_AT]
+    parts: list[tuple[Codes, Integers]] = []
+    for piece in np.split(places, np.flatnonzero(np.diff(pieces)) + 1):
+        starts, modes = offsets[piece], data[offsets[piece] + _MODE_AT]
         assert ((data[starts + _FAMILY_AT] == _FAMILY) & (data[starts + _PRECISION_AT] == precision)).all()
         assert ((modes >> 2) == _HLL_8).all()
         full = (modes & 3) == _REGISTERS
         bodies = starts + _HEADERS[modes & 3]
-        found.append(_of_registers(data, bodies[full], some[full], precision))
-        found.append(_of_coupons(data, bodies[~full], (starts + lengths[some])[~full], some[~full], precision))
-    return np.concatenate([codes for codes, _ in found]), np.concatenate([owners for _, owners in found])
+        parts.append(_of_registers(data, bodies[full], piece[full], precision))
+        parts.append(_of_coupons(data, bodies[~full], (starts + lengths[piece])[~full], piece[~full], precision))
+    return np.concatenate([codes for codes, _ in parts]), np.concatenate([owners for _, owners in parts])
 
 
 def _of_registers(data: Bytes, bodies: Integers, owners: Integers, precision: int) -> tuple[Codes, Integers]:

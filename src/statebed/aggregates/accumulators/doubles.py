@@ -111,12 +111,12 @@ def as_doubles(column: pa.Array) -> pa.Array:
     return column if column.type.equals(pa.float64()) else pc.cast(column, pa.float64(), safe=False)
 
 
-def product(one: Doubles, other: Doubles) -> Wide:
+def product(factor: Doubles, other: Doubles) -> Wide:
     """Return products and their rounding errors, which are zero where they cannot be determined."""
     with np.errstate(all="ignore"):
-        result = one * other
-        one_high, one_low = _halves(one)
-        other_high, other_low = (one_high, one_low) if other is one else _halves(other)
+        result = factor * other
+        one_high, one_low = _halves(factor)
+        other_high, other_low = (one_high, one_low) if other is factor else _halves(other)
         error = ((one_high * other_high - result) + one_high * other_low + one_low * other_high) + one_low * other_low
     if not np.isfinite(error.sum()):
         error = np.where(np.isfinite(error), error, 0.0)
@@ -134,18 +134,18 @@ def _halves(values: Doubles) -> Wide:
 
 def _summed(terms: Sequence[Doubles], valid: Flags, grouping: Grouping) -> tuple[pa.Array, pa.Array]:
     """Return the sum of each group of rows."""
-    order, counts, some = grouping.order, grouping.sizes, np.ones(grouping.groups, dtype=np.bool_)
+    order, counts, has_values = grouping.order, grouping.sizes, np.ones(grouping.groups, dtype=np.bool_)
     if not valid.all():
-        order, counts, some = order[valid[order]], grouping.add(valid.astype(np.int64)), grouping.any(valid)
+        order, counts, has_values = order[valid[order]], grouping.add(valid.astype(np.int64)), grouping.any(valid)
     if len(terms) == 1:
-        return _as_columns(terms[0][order], counts, some)
+        return _as_columns(terms[0][order], counts, has_values)
     values = np.stack([term[order] for term in terms], axis=1).ravel()
-    return _as_columns(values, counts * len(terms), some)
+    return _as_columns(values, counts * len(terms), has_values)
 
 
-def _as_columns(values: Doubles, counts: Integers, some: Flags) -> tuple[pa.Array, pa.Array]:
+def _as_columns(values: Doubles, counts: Integers, has_values: Flags) -> tuple[pa.Array, pa.Array]:
     parts = exact_group_parts(values, counts)
-    return from_numpy(parts.leading, pa.float64(), valid=some), _pack(parts.rest.astype("<f8"), parts.rest_counts)
+    return from_numpy(parts.leading, pa.float64(), valid=has_values), _pack(parts.rest.astype("<f8"), parts.rest_counts)
 
 
 def _weighted(terms: Sequence[Doubles], weights: Integers) -> list[Doubles]:
@@ -197,8 +197,8 @@ def _merge_specials(column: pa.Array, grouping: Grouping) -> pa.Array:
 
 def _pack_specials(counts: Sequence[Integers]) -> pa.Array:
     table = np.stack(counts, axis=1)
-    some = table.any(axis=1)
-    return _pack(table[some].ravel().astype("<i8"), np.where(some, _SPECIALS, 0).astype(np.int64))
+    has_specials = table.any(axis=1)
+    return _pack(table[has_specials].ravel().astype("<i8"), np.where(has_specials, _SPECIALS, 0).astype(np.int64))
 
 
 def _specials(column: pa.Array) -> Integers:
@@ -214,9 +214,9 @@ def _padded(values: Doubles, per_row: Integers, width: int) -> list[Doubles]:
     starts = np.cumsum(per_row) - per_row
     columns = []
     for place in range(width):
-        some = per_row > place
+        has_value = per_row > place
         column = np.zeros(len(per_row))
-        column[some] = values[starts[some] + place]
+        column[has_value] = values[starts[has_value] + place]
         columns.append(column)
     return columns
 

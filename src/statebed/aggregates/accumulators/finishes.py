@@ -79,11 +79,13 @@ class MostFrequent(_SameKind):
 
     def deciding(self, sets: Multisets) -> Integers:
         """Return the entry of each group that determines the result; undefined for a group without entries."""
-        some = sets.sizes > 0
-        most = np.zeros(len(some), dtype=np.int64)
-        most[some] = np.maximum.reduceat(sets.counts, sets.offsets[:-1][some]) if some.any() else most[some]
+        has_entries = sets.sizes > 0
+        most = np.zeros(len(has_entries), dtype=np.int64)
+        most[has_entries] = (
+            np.maximum.reduceat(sets.counts, sets.offsets[:-1][has_entries]) if has_entries.any() else most[has_entries]
+        )
         frequent = np.flatnonzero(sets.counts == most[sets.owners])
-        rows = np.zeros(len(some), dtype=np.int64)
+        rows = np.zeros(len(has_entries), dtype=np.int64)
         owners, firsts = np.unique(sets.owners[frequent], return_index=True)
         rows[owners] = frequent[firsts]
         return rows
@@ -96,12 +98,12 @@ class CombinedBits(_SameKind):
     operation: BitOperation
 
     def result(self, sets: Multisets) -> pa.Array:
-        some = sets.sizes > 0
+        has_entries = sets.sizes > 0
         bits = fixed_width_values(sets.values, f"i{sets.values.type.bit_width // 8}")
-        combined = np.zeros(len(some), dtype=bits.dtype)
-        if some.any():
-            combined[some] = self.operation.ufunc.reduceat(bits, sets.offsets[:-1][some])
-        return from_numpy(combined, sets.values.type, valid=some)
+        combined = np.zeros(len(has_entries), dtype=bits.dtype)
+        if has_entries.any():
+            combined[has_entries] = self.operation.ufunc.reduceat(bits, sets.offsets[:-1][has_entries])
+        return from_numpy(combined, sets.values.type, valid=has_entries)
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,12 @@ class DistinctSum:
         return self.sum.output_field.type
 
     def result(self, sets: Multisets) -> pa.Array:
-        some = sets.sizes > 0
+        has_entries = sets.sizes > 0
         rows = np.arange(len(sets.values), dtype=np.int64)
-        sums = self.sum.finish(self.sum.fold([sets.values], Grouping(order=rows, starts=sets.offsets[:-1][some])))
-        return sums.take(from_numpy(np.cumsum(some) - 1, pa.int64(), valid=some))
+        sums = self.sum.finish(
+            self.sum.fold([sets.values], Grouping(order=rows, starts=sets.offsets[:-1][has_entries]))
+        )
+        return sums.take(from_numpy(np.cumsum(has_entries) - 1, pa.int64(), valid=has_entries))
 
 
 @dataclass(frozen=True)

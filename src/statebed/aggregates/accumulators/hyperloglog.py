@@ -55,9 +55,9 @@ class DistinctSketch:
     ) -> tuple[pa.Array, ...]:
         check_weights(weights, self.name)
         values = normalise_key(inputs[0])
-        some = validity(values)
+        valid = validity(values)
         codes = codes_of_numbers(hash_columns([values]), self.precision)
-        return (_lists(codes[some], grouping.group_of_rows()[some], grouping.groups),)
+        return (_lists(codes[valid], grouping.group_of_rows()[valid], grouping.groups),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
@@ -67,14 +67,14 @@ class DistinctSketch:
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         codes = partials[0]
         lengths = int64_values(pc.list_value_length(codes).cast(pa.int64()))
-        found = np.empty(len(codes), dtype=np.int64)
+        estimates = np.empty(len(codes), dtype=np.int64)
         # Groups often have few registers, so a table of all groups would take more memory than the registers
         # themselves.
         share = np.cumsum(lengths + VALUES) // _CELLS_AT_ONCE
         cuts = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist(), len(codes)]
         for start, end in itertools.pairwise(cuts):
-            found[start:end] = self._finished(codes.slice(start, end - start), lengths[start:end])
-        return from_numpy(found, pa.int64())
+            estimates[start:end] = self._finished(codes.slice(start, end - start), lengths[start:end])
+        return from_numpy(estimates, pa.int64())
 
     def parts(self, inputs: PartInputs) -> list[Part]:
         return [Part(inputs.part_name("d"), Reduce.SKETCH, CODES, inputs.factors, precision=self.precision)]

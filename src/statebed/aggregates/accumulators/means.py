@@ -57,13 +57,13 @@ class Mean:
         if isinstance(self.sum, DecimalSum):
             return self._decimal(self.sum, total, counts)
         numbers = np.maximum(int64_values(counts), 1)
-        some = int64_values(counts) > 0
+        has_values = int64_values(counts) > 0
         if isinstance(self.sum, FloatSum):
             sums = float64_values(self.sum.finish(partials[:-1]))
         else:
             high = np.where(validity(partials[1]), int64_values(partials[1]), np.int64(0))
             sums = int64_values(total).astype(np.float64) + high.astype(np.float64) * _TWO_64
-        return from_numpy(sums / numbers, pa.float64(), valid=some)
+        return from_numpy(sums / numbers, pa.float64(), valid=has_values)
 
     def parts(self, inputs: PartInputs) -> list[Part] | None:
         sums = None if isinstance(self.sum, FloatSum) else self.sum.parts(inputs)
@@ -75,14 +75,14 @@ class Mean:
 
     def _decimal(self, decimals: DecimalSum, total: pa.Array, counts: pa.Array) -> pa.Array:
         # Use Python integers: Arrow divides some wide decimals incorrectly.
-        some = int64_values(counts) > 0
-        numbers = np.where(some, int64_values(counts), np.int64(1))
+        has_values = int64_values(counts) > 0
+        numbers = np.where(has_values, int64_values(counts), np.int64(1))
         scale = 10 ** (self.kind.scale - decimals.scale)
         sums = unscaled(total)
         if sums is None or 2 * scale * largest_size(sums) + largest_size(numbers) > _MOST:
             sums = integers(total)
-        found, _ = to_decimals(rounded_quotient(sums * scale, numbers), self.kind, some)
-        return found
+        means, _ = to_decimals(rounded_quotient(sums * scale, numbers), self.kind, has_values)
+        return means
 
     @property
     def _count(self) -> Count:

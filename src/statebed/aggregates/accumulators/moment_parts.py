@@ -30,7 +30,7 @@ class _Scaled:
 
 def moment_parts(inputs: PartInputs, sum_words: Sequence[str]) -> list[Part]:
     """Return the parts to compute for each group: the number of rows, and the parts of every sum."""
-    count = Part(inputs.part_name("c"), Reduce.COUNT, pa.int64(), inputs.factors[:1], given=inputs.columns)
+    count = Part(inputs.part_name("c"), Reduce.COUNT, pa.int64(), inputs.factors[:1], required=inputs.columns)
     return [count, *(addend.part for addends in _sums(inputs, sum_words).values() for addend in addends)]
 
 
@@ -73,15 +73,15 @@ def _words(column: str, kind: pa.DataType) -> list[tuple[Factor, int]]:
     return [(Factor(column, Word.HIGH), _WORD), (Factor(column, Word.LOW), 0)]
 
 
-def _added(name: str, of: Sequence[list[tuple[Factor, int]]], given: tuple[str, ...]) -> Iterator[_Scaled]:
+def _added(name: str, of: Sequence[list[tuple[Factor, int]]], present: tuple[str, ...]) -> Iterator[_Scaled]:
     if len(of) == 1:
         for number, (factor, power) in enumerate(of[0]):
-            yield _Scaled(Part(f"{name}_{number}", Reduce.SUM, pa.int64(), (factor,), given=given), power)
+            yield _Scaled(Part(f"{name}_{number}", Reduce.SUM, pa.int64(), (factor,), required=present), power)
         return
-    for number, ((one, left), (other, right)) in enumerate((a, b) for a in of[0] for b in of[1]):
-        factors, power = (one, other), left + right
-        yield _Scaled(Part(f"{name}_{number}l", Reduce.LOW_SUM, pa.int64(), factors, given=given), power)
-        yield _Scaled(Part(f"{name}_{number}h", Reduce.HIGH_SUM, pa.int64(), factors, given=given), power + _HALF)
+    for number, ((first, left), (other, right)) in enumerate((a, b) for a in of[0] for b in of[1]):
+        factors, power = (first, other), left + right
+        yield _Scaled(Part(f"{name}_{number}l", Reduce.LOW_SUM, pa.int64(), factors, required=present), power)
+        yield _Scaled(Part(f"{name}_{number}h", Reduce.HIGH_SUM, pa.int64(), factors, required=present), power + _HALF)
 
 
 def _doubles(values: np.ndarray[tuple[int], np.dtype[np.int64]], power: int) -> tuple[Doubles, Doubles]:

@@ -157,9 +157,9 @@ def _values(column: pa.Array) -> Doubles:
     return np.where(validity(column), values, 0.0) if column.null_count else values
 
 
-def _terms(one: Doubles, other: Doubles) -> tuple[Doubles, ...]:
+def _terms(factor: Doubles, other: Doubles) -> tuple[Doubles, ...]:
     """Return doubles that add up to each product exactly."""
-    rounded, error = product(one, other)
+    rounded, error = product(factor, other)
     return (rounded, error) if error.any() else (rounded,)
 
 
@@ -169,9 +169,9 @@ Sums = dict[str, Wide]
 Result = tuple[Doubles, Flags]
 
 
-def _wide_product(one: Wide, other: Wide) -> Wide:
-    rounded, error = product(one[0], other[0])
-    return _normal(rounded, error + (one[0] * other[1] + one[1] * other[0]))
+def _wide_product(factor: Wide, other: Wide) -> Wide:
+    rounded, error = product(factor[0], other[0])
+    return _normal(rounded, error + (factor[0] * other[1] + factor[1] * other[0]))
 
 
 def _normal(high: Doubles, low: Doubles) -> Wide:
@@ -179,18 +179,18 @@ def _normal(high: Doubles, low: Doubles) -> Wide:
     return total, low - (total - high)
 
 
-def _less(one: Wide, other: Wide) -> Doubles:
+def _less(minuend: Wide, subtrahend: Wide) -> Doubles:
     """Return one - other, rounded."""
-    difference = one[0] - other[0]
-    back = difference - one[0]
-    error = (one[0] - (difference - back)) - (other[0] + back)
-    return difference + (error + (one[1] - other[1]))
+    difference = minuend[0] - subtrahend[0]
+    back = difference - minuend[0]
+    error = (minuend[0] - (difference - back)) - (subtrahend[0] + back)
+    return difference + (error + (minuend[1] - subtrahend[1]))
 
 
-def _spread(counts: Doubles, products: Wide, one: Wide, other: Wide) -> Doubles:
+def _spread(counts: Doubles, products: Wide, left: Wide, right: Wide) -> Doubles:
     """Return the sum of (a - mean of a) * (b - mean of b)."""
     scaled, error = product(products[0], counts)
-    result: Doubles = _less(_normal(scaled, error + products[1] * counts), _wide_product(one, other)) / counts
+    result: Doubles = _less(_normal(scaled, error + products[1] * counts), _wide_product(left, right)) / counts
     return result
 
 

@@ -120,10 +120,10 @@ class Multiset:
         entries = [normalise_key(inputs[column.input]) for column in self.columns]
         needed = [validity(values) for column, values in zip(self.columns, entries, strict=True) if column.needed]
         counts = weight_of(weights, np.logical_and.reduce(needed))
-        some = np.flatnonzero(counts)
-        rows = from_numpy(some, pa.int64())
-        owners = grouping.group_of_rows()[some]
-        return self._lists([values.take(rows) for values in entries], counts[some], owners, grouping)
+        counted = np.flatnonzero(counts)
+        rows = from_numpy(counted, pa.int64())
+        owners = grouping.group_of_rows()[counted]
+        return self._lists([values.take(rows) for values in entries], counts[counted], owners, grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         sets = multisets_of(partials)
@@ -227,9 +227,9 @@ class CollectedList:
     ) -> tuple[pa.Array, ...]:
         check_weights(weights, self.name)
         values, times = inputs
-        some = np.flatnonzero(validity(values) & validity(times))
-        rows = from_numpy(some, pa.int64())
-        return self._lists(values.take(rows), times.take(rows), grouping.group_of_rows()[some], grouping)
+        valid_rows = np.flatnonzero(validity(values) & validity(times))
+        rows = from_numpy(valid_rows, pa.int64())
+        return self._lists(values.take(rows), times.take(rows), grouping.group_of_rows()[valid_rows], grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
@@ -332,6 +332,6 @@ class Joined:
         return self._joined(self.inner.result(sets))
 
     def _joined(self, lists: pa.Array) -> pa.Array:
-        some = int64_values(pc.list_value_length(lists).cast(pa.int64())) > 0
-        rows = from_numpy(np.arange(len(some), dtype=np.int64), pa.int64(), valid=some)
+        has_values = int64_values(pc.list_value_length(lists).cast(pa.int64())) > 0
+        rows = from_numpy(np.arange(len(has_values), dtype=np.int64), pa.int64(), valid=has_values)
         return pc.binary_join(lists, self.delimiter).take(rows)

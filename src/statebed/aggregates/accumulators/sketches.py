@@ -83,8 +83,8 @@ class _At:
         first, total = before[sets.offsets[:-1]], np.diff(before[sets.offsets])
         rank = np.floor(np.maximum(total - 1, 0) * self.at).astype(np.int64)
         values = np.append(self.buckets.value(int64_values(sets.values)), np.nan)
-        found = values[np.searchsorted(before, first + rank, side="right") - 1]
-        return from_numpy(found, pa.float64(), valid=sets.sizes > 0)
+        at_rank = values[np.searchsorted(before, first + rank, side="right") - 1]
+        return from_numpy(at_rank, pa.float64(), valid=sets.sizes > 0)
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def check_user_aggregate(user: Any) -> None:
         raise InputError(
             f"aggregate() needs an instance, got the class {name}", fix=f"create one: aggregate({name}(), 'fare')"
         )
-    missing = [one for one in _METHODS if not callable(getattr(user, one, None))]
-    missing += [one for one in ("state", "output") if not hasattr(user, one)]
+    missing = [method for method in _METHODS if not callable(getattr(user, method, None))]
+    missing += [attribute for attribute in ("state", "output") if not hasattr(user, attribute)]
     if missing:
         raise InputError(
             f"{name} is not an aggregate: it lacks {', '.join(missing)}",
@@ -107,9 +107,9 @@ class UserDefined:
         return _scattered(self._merge(groups, columns), grouping.groups)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        some = np.flatnonzero(validity(partials[0]))
-        rows = from_numpy(some, pa.int64())
-        merged = self._merge(grouping.group_of_rows()[some], [column.take(rows) for column in partials])
+        present = np.flatnonzero(validity(partials[0]))
+        rows = from_numpy(present, pa.int64())
+        merged = self._merge(grouping.group_of_rows()[present], [column.take(rows) for column in partials])
         return _scattered(merged, grouping.groups)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
@@ -118,8 +118,8 @@ class UserDefined:
             return pa.nulls(len(there), self.output_field.type)
         rows = from_numpy(np.flatnonzero(there), pa.int64())
         state = [column.take(rows) for column in partials[1:]]
-        (found,) = self._call("finish", (self.output_field,), len(rows), *state)
-        return found.take(from_numpy(np.cumsum(there) - 1, pa.int64(), valid=there))
+        (results,) = self._call("finish", (self.output_field,), len(rows), *state)
+        return results.take(from_numpy(np.cumsum(there) - 1, pa.int64(), valid=there))
 
     def _fold(
         self, method: str, inputs: Sequence[pa.Array], grouping: Grouping, times: Integers, *, sign: int = 1
@@ -154,14 +154,14 @@ class UserDefined:
         """Call the user's method and check its result against what the class declares."""
         where = f"aggregate {self.name!r}, {type(self.user).__qualname__}.{method}"
         try:
-            given = getattr(self.user, method)(*arguments)
+            returned = getattr(self.user, method)(*arguments)
         except Exception as error:
             raise AggregateError(
                 f"{method} of {length} groups raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",
                 fix="see the traceback of its cause; nothing of this epoch was stored",
             ) from error
-        arrays = [given] if isinstance(given, pa.Array | pa.ChunkedArray) else list(given)
+        arrays = [returned] if isinstance(returned, pa.Array | pa.ChunkedArray) else list(returned)
         wanted = ", ".join(str(field.type) for field in fields)
         if len(arrays) != len(fields):
             raise AggregateError(
@@ -191,9 +191,9 @@ def _in_order(groups: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, 
     return present, counts, [column.take(rows) for column in columns], from_numpy(numbers, pa.int64())
 
 
-def _scattered(found: tuple[Integers, list[pa.Array]], groups: int) -> tuple[pa.Array, ...]:
+def _scattered(partials: tuple[Integers, list[pa.Array]], groups: int) -> tuple[pa.Array, ...]:
     """Return partials of all groups, null for groups without any."""
-    present, columns = found
+    present, columns = partials
     if len(present) == groups:
         return tuple(columns)
     rows = np.zeros(groups, dtype=np.int64)

@@ -100,8 +100,8 @@ def hash_packed(words: tuple[Words, ...], seeds: Words) -> Words:
 
 
 @_compiled
-def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
-    """Sort rows by hash into `order` (stable) and `found`; return False if too many upper bits are equal.
+def order_by_hash(hashes: Words, order: Rows, in_order: Words) -> bool:
+    """Sort rows by hash into `order` (stable) and `in_order`; return False if too many upper bits are equal.
 
     A radix sort by the upper bits, lowest digit first, followed by an insertion sort of the few rows still out of
     order.
@@ -112,7 +112,7 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
         bits += 1
     rows = _word((1 << bits) - 1)
     # The output arrays serve as buffers of the sort until then.
-    these, those = found, order.view(np.uint64)
+    these, those = in_order, order.view(np.uint64)
     places = np.zeros((_DIGITS, _PLACES), np.int32)
     for row in range(count):
         value = hashes[row]
@@ -138,13 +138,13 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
         came_from = these[row] & rows
         value = hashes[came_from]
         place = row
-        while place and found[place - 1] > value:
-            found[place], order[place] = found[place - 1], order[place - 1]
+        while place and in_order[place - 1] > value:
+            in_order[place], order[place] = in_order[place - 1], order[place - 1]
             place -= 1
             shifted += 1
             if shifted > count:
                 return False
-        found[place], order[place] = value, came_from
+        in_order[place], order[place] = value, came_from
     return True
 
 

@@ -88,8 +88,8 @@ def equal_words(
 
     def same(rows: Rows, others: Rows) -> Mask:
         equal = np.ones(len(rows), dtype=np.bool_)
-        for one, other in zip(ours, theirs, strict=True):
-            equal &= one.take(rows) == other.take(others)
+        for our_words, other in zip(ours, theirs, strict=True):
+            equal &= our_words.take(rows) == other.take(others)
         return equal
 
     return equal_where(maybe, rows, others, same)
@@ -97,11 +97,11 @@ def equal_words(
 
 def equal_where(maybe: Mask, rows: Rows, others: Rows, equal: Callable[[Rows, Rows], Mask]) -> Mask:
     """Return `equal` of the rows where `maybe` is set, and False elsewhere; the other rows are not read."""
-    asked = np.flatnonzero(maybe)
-    if len(asked) == len(maybe):
+    candidates = np.flatnonzero(maybe)
+    if len(candidates) == len(maybe):
         return equal(rows, others)
     result = maybe.copy()
-    result[asked] = equal(rows.take(asked), others.take(asked))
+    result[candidates] = equal(rows.take(candidates), others.take(candidates))
     return result
 
 

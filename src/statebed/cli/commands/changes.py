@@ -51,20 +51,20 @@ def verify(
 
     _one_of(epoch=epoch, savepoint=savepoint)
     with verification_bar() as bar:
-        found = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
+        result = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
     tables = [verify_table(path) for path in table or ()]
     if sinks:
-        tables += [verify_table(known.target, published=known.published) for known in found.sink_tables]
-    whole = found.whole and all(checked.whole for checked in tables)
+        tables += [verify_table(known.target, published=known.published) for known in result.sink_tables]
+    whole = result.whole and all(checked.whole for checked in tables)
     if json:
-        shown = {**render_changes.as_json(found), "tables": render_changes.as_json(tables)}
-        output.print_json({"whole": whole, "head_whole": found.head_whole, **shown})
+        shown = {**render_changes.as_json(result), "tables": render_changes.as_json(tables)}
+        output.print_json({"whole": whole, "head_whole": result.head_whole, **shown})
         raise typer.Exit(0 if whole else 1)
-    for text in render_changes.finding_lines(found.findings):
+    for text in render_changes.finding_lines(result.findings):
         output.say(text)
-    if orphans and found.orphans:
-        output.print_table(render_changes.orphans_table(found), ())
-    for text in [*render_changes.verification_lines(found), *render_changes.table_lines(tables)]:
+    if orphans and result.orphans:
+        output.print_table(render_changes.orphans_table(result), ())
+    for text in [*render_changes.verification_lines(result), *render_changes.table_lines(tables)]:
         output.say(text)
     raise typer.Exit(0 if whole else 1)
 
@@ -82,10 +82,10 @@ def repair(
 
     log = open_log(state, job)
     with verification_bar() as bar:
-        found = verify_log(log, on_progress=bar)
-    plan = plan_repair(log, found)
+        verified = verify_log(log, on_progress=bar)
+    plan = plan_repair(log, verified)
     if not json:
-        for text in [*render_changes.finding_lines(found.findings), *render_changes.repair_lines(plan)]:
+        for text in [*render_changes.finding_lines(verified.findings), *render_changes.repair_lines(plan)]:
             output.say(text)
     changed = None
     if plan.needed and not dry_run:
@@ -147,14 +147,14 @@ def gc(
 
     log, grace_us = open_log(state, job), parse_duration(grace)
     if dry_run:
-        found = find_garbage(log, grace_us=grace_us)
+        garbage = find_garbage(log, grace_us=grace_us)
         if json:
-            output.print_json(render_changes.as_json(found))
+            output.print_json(render_changes.as_json(garbage))
         else:
-            if found:
-                output.print_table(render_changes.garbage_table(found), ())
-            nbytes = units.size(sum(object_.size for object_ in found))
-            output.say(f"would remove {units.plural(len(found), 'object')}, {nbytes}")
+            if garbage:
+                output.print_table(render_changes.garbage_table(garbage), ())
+            nbytes = units.size(sum(object_.size for object_ in garbage))
+            output.say(f"would remove {units.plural(len(garbage), 'object')}, {nbytes}")
         return
     done = remove_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
     if isinstance(done, RemovedFiles):

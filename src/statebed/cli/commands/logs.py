@@ -32,16 +32,16 @@ def ls(
     json: Json = False,
 ) -> None:
     """List the jobs of a state location, or the epochs of a job."""
-    asked = [name for name, wanted in (("runs", runs), ("lineages", lineages), ("savepoints", savepoints)) if wanted]
-    if len(asked) > 1:
-        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} cannot be combined", param_hint=f"--{asked[1]}")
-    if before is not None and (asked or job is None):
+    chosen = [name for name, wanted in (("runs", runs), ("lineages", lineages), ("savepoints", savepoints)) if wanted]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} cannot be combined", param_hint=f"--{chosen[1]}")
+    if before is not None and (chosen or job is None):
         raise typer.BadParameter("it pages through the epochs of a job", param_hint="--before")
     from statebed.cli import listings
 
-    if job is None and not asked:
+    if job is None and not chosen:
         listings.print_jobs(state, as_json=json)
-    elif not asked:
+    elif not chosen:
         listings.print_epochs(state, job, limit=limit or None, before=before, as_json=json)
     elif runs:
         listings.print_runs(state, job, limit=limit or None, as_json=json)

@@ -132,9 +132,9 @@ def migrate(
     head = whole_head(log)
     idle = not offline and is_over(log, head)
     declared = _types(types or [])
-    found = find_outdated(log, declared)
+    outdated = find_outdated(log, declared)
     changed = None
-    if found and not dry_run:
+    if outdated and not dry_run:
         if not offline and not idle:
             raise InputError(
                 "a live run migrates files only when it compacts them, not on request",
@@ -142,7 +142,7 @@ def migrate(
                 fix="pass --dry-run to see what would be migrated; stop the job first, or pass --offline to fence it",
             )
         if not idle:
-            confirm(f"Rewrite {len(found)} tables of {log.job_id}? {FENCES}", yes=yes)
+            confirm(f"Rewrite {len(outdated)} tables of {log.job_id}? {FENCES}", yes=yes)
         with subtask_bar("migrating") as bar:
             _, done = migrate_offline(
                 log,
@@ -153,12 +153,12 @@ def migrate(
             )
         changed = done.changed
     if json:
-        output.print_json({"outdated": render_changes.as_json(found), "changed": render_changes.as_json(changed)})
+        output.print_json({"outdated": render_changes.as_json(outdated), "changed": render_changes.as_json(changed)})
         return
-    if not found:
+    if not outdated:
         output.say("all files and values have the current columns and versions")
         return
-    output.print_table(render_changes.outdated_table(found), ())
+    output.print_table(render_changes.outdated_table(outdated), ())
     if changed is not None:
         output.say(render_changes.changed_line("migrated", changed))
 
@@ -169,14 +169,14 @@ def _bytes(text: str | None) -> int | None:
     return None if text is None else parse_bytes(text, where="--memory")
 
 
-def _types(given: list[str]) -> dict[tuple[str, str], object]:
+def _types(options: list[str]) -> dict[tuple[str, str], object]:
     from statebed.maintain import load_type
 
     types: dict[tuple[str, str], object] = {}
-    for one in given:
-        place, equals, named = one.partition("=")
+    for option in options:
+        place, equals, named = option.partition("=")
         operator, dot, table = place.partition(".")
         if not (equals and dot and operator and table and ":" in named):
-            raise typer.BadParameter(f"{one!r} is not OPERATOR.TABLE=module:Class", param_hint="--type")
+            raise typer.BadParameter(f"{option!r} is not OPERATOR.TABLE=module:Class", param_hint="--type")
         types[operator, table] = load_type(named)
     return types

@@ -85,9 +85,11 @@ def state(
         raise typer.BadParameter("--sql, --count and --scan each give another answer", param_hint="--count")
     from statebed.cli import state_rows
 
-    asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    selection = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    request = _request(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal, results=results)
+    request = _request(
+        state, job, key=key, columns=columns, **selection, **narrowed, internal=internal, results=results
+    )
     shown = state_rows.OutputOptions(Format.JSON if json else output_format, limit or None)
     if sql:
         state_rows.print_query(request, sql, shown)
@@ -116,10 +118,10 @@ def get(
     """Look up a key in every table whose keys have that form."""
     from statebed.cli import key_lookup
 
-    asked: dict[str, Any] = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
-    request = _request(state, job, key=key, **asked, results=results)
-    found = key_lookup.print_key(request, limit=limit or None, as_json=json)
-    if not found:
+    selection: dict[str, Any] = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    request = _request(state, job, key=key, **selection, results=results)
+    has_rows = key_lookup.print_key(request, limit=limit or None, as_json=json)
+    if not has_rows:
         raise typer.Exit(NOTHING_FOUND)
 
 
@@ -200,7 +202,7 @@ def export(
     """Export rows of state to Parquet or CSV. Rows are streamed, so state may be larger than memory."""
     from statebed.cli import export
 
-    asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    selection = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    request = _request(state, job, key=key, columns=columns, **asked, **narrowed, results=results)
+    request = _request(state, job, key=key, columns=columns, **selection, **narrowed, results=results)
     export.export(request, output, suffix=f".{file_format}" if file_format else None, as_json=json)

@@ -61,10 +61,10 @@ def list_(state: State, job: OptionalJob = None, *, json: Json = False) -> None:
     from statebed.maintain import list_savepoints
 
     log = open_log(state, job)
-    found = list_savepoints(log)
+    savepoints = list_savepoints(log)
     if json:
-        output.print_json(render_changes.as_json(found))
-    elif found:
-        output.print_table(render_changes.savepoints_table(found), (), least=("problem", "age"))
+        output.print_json(render_changes.as_json(savepoints))
+    elif savepoints:
+        output.print_table(render_changes.savepoints_table(savepoints), (), least=("problem", "age"))
     else:
         output.say(f"{log.job_id} has no savepoints")

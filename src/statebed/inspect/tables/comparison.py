@@ -50,14 +50,14 @@ class ComparedSide:
 
     def part(self, owned: pb.HashRange) -> Part:
         """Return the part of a hash range, from the metadata of its owner; empty if the table did not exist."""
-        found = Part(owned=owned)
+        clipped_part = Part(owned=owned)
         for part in self.parts:
             if part.owned.first <= owned.first and owned.last <= part.owned.last:
-                found.CopyFrom(part)
-                del found.files[:]
-                found.files.extend(clipped(part.files, owned))
-                found.owned.CopyFrom(owned)
-        return found
+                clipped_part.CopyFrom(part)
+                del clipped_part.files[:]
+                clipped_part.files.extend(clipped(part.files, owned))
+                clipped_part.owned.CopyFrom(owned)
+        return clipped_part
 
 
 def compare(before: ComparedSide, after: ComparedSide, *, only: int | None = None) -> Iterator[Both]:
@@ -114,8 +114,8 @@ class _Range:
 
     def _whole(self, side: int) -> pa.Table:
         """Read all rows of a small table."""
-        found = list(rows_of_part(self._plan(side, without=set())))
-        return pa.concat_tables([self._sides[side].request.shape.full_schema.empty_table(), *found])
+        pieces = list(rows_of_part(self._plan(side, without=set())))
+        return pa.concat_tables([self._sides[side].request.shape.full_schema.empty_table(), *pieces])
 
     def _shared(self) -> set[str]:
         """Return the files whose rows are the same on both sides."""

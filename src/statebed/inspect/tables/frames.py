@@ -45,13 +45,13 @@ class Answer(ABC):
 
     def head(self, rows: int = 10) -> pa.Table:
         """Return the first rows found, reading no more than needed."""
-        found, left = [], rows
+        batches, left = [], rows
         for batch in self.to_batches() if rows > 0 else ():
-            found.append(batch.slice(0, left))
-            left -= found[-1].num_rows
+            batches.append(batch.slice(0, left))
+            left -= batches[-1].num_rows
             if left <= 0:
                 break
-        return pa.Table.from_batches(found, schema=self.schema)
+        return pa.Table.from_batches(batches, schema=self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as an Arrow stream, which is read batch by batch."""

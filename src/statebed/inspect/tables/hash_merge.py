@@ -39,11 +39,11 @@ def merge_by_hash(sources: list[HashSource]) -> Iterator[list[tuple[int, pa.Tabl
             if head.read_more():
                 heads.append(head)
             continue
-        found = [(head.tag, part) for head in heads if (part := head.take_below(until)).num_rows]
+        pieces = [(head.tag, part) for head in heads if (part := head.take_below(until)).num_rows]
         # Rows with the last hash of a piece may continue in the next one.
         heads = [head for head in heads if (head.read_more() if head.last == until else head.has_rows)]
-        if found:
-            yield found
+        if pieces:
+            yield pieces
 
 
 class _Head:

@@ -100,15 +100,15 @@ def find_location(
         location = JobLocation(store.url, names.check_name("job", job), options)
         if location.log.numbers():
             return location
-    found = job_names(store)
-    if job is not None or not found:
+    jobs = job_names(store)
+    if job is not None or not jobs:
         raise JobNotFoundError(
             f"there is no record of {'any job' if job is None else f'the job {job!r}'} (jobs here: "
-            f"{', '.join(found) or 'none'})",
+            f"{', '.join(jobs) or 'none'})",
             where=store.url,
             fix="pass the location that the job uses as state=, and the name of one of its jobs",
         )
-    return JobLocation(store.url, _only(found, None, "job", where=store.url), options)
+    return JobLocation(store.url, _only(jobs, None, "job", where=store.url), options)
 
 
 def pin(location: JobLocation, *, epoch: int | None = None, savepoint: str | None = None) -> pb.CheckpointMetadata:
@@ -235,15 +235,17 @@ def _shown_epoch(log: CheckpointLog, record: pb.CheckpointMetadata) -> int:
     return int(record.epoch)
 
 
-def _only(found: list[str], wanted: str | None, what: str, *, where: str) -> str:
-    if wanted is not None and wanted not in found:
+def _only(existing: list[str], wanted: str | None, what: str, *, where: str) -> str:
+    if wanted is not None and wanted not in existing:
         raise StateNotFoundError(
-            f"there is no {what} {wanted!r} (there are: {', '.join(found) or 'none'})",
+            f"there is no {what} {wanted!r} (there are: {', '.join(existing) or 'none'})",
             where=where,
             fix=f"choose one of these {what}s",
         )
-    if wanted is None and len(found) != 1:
+    if wanted is None and len(existing) != 1:
         raise InputError(
-            f"there are {len(found)} {what}s: {', '.join(found) or 'none'}", where=where, fix=f"choose one: {what}=..."
+            f"there are {len(existing)} {what}s: {', '.join(existing) or 'none'}",
+            where=where,
+            fix=f"choose one: {what}=...",
         )
-    return found[0] if wanted is None else wanted
+    return existing[0] if wanted is None else wanted

@@ -27,9 +27,9 @@ def narrowed(request: Request, condition: str) -> Request:
     """Return the request restricted to the keys and times of a text condition."""
     equal: dict[str, list[Any]] = {}
     for conjunct in _conjuncts(parse(TextSpan(condition, "", 0, len(condition))).root):
-        found = _equality(conjunct, request)
-        if found is not None:
-            equal.setdefault(*found)
+        equality = _equality(conjunct, request)
+        if equality is not None:
+            equal.setdefault(*equality)
         for sign, at in _comparisons(conjunct):
             start, end = span_of(sign, at)
             request = request.between(start, end) if request.shape.timed else request

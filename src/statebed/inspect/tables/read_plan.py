@@ -193,8 +193,8 @@ class PartPlan:
         """Return what reading this part involves."""
         self.open_files()
         why = ", ".join(self._reasons())
-        found = [plan.scan(self.part.subtask_index, why) for plan in self.files]
-        return found + [self._skipped(entry, reason) for entry, reason in self.skipped]
+        scans = [plan.scan(self.part.subtask_index, why) for plan in self.files]
+        return scans + [self._skipped(entry, reason) for entry, reason in self.skipped]
 
     def _plan(self, entry: pb.FileEntry) -> tuple[FilePlan | None, str]:
         request, shape = self.request, self.request.shape
@@ -212,8 +212,12 @@ class PartPlan:
             if start > entry.max_time_us:
                 return None, "deleted"
         # Rows of several files are compared, so all of them need the same columns.
-        some = self.live.tombstones
-        hidden = bool(some) if shape.newest_counts else any(tombstones.may_hide(tombstone, entry) for tombstone in some)
+        deletions = self.live.tombstones
+        hidden = (
+            bool(deletions)
+            if shape.newest_counts
+            else any(tombstones.may_hide(tombstone, entry) for tombstone in deletions)
+        )
         clipped = shape.newest_counts or not owns_all(entry)
         return FilePlan(
             entry=entry,

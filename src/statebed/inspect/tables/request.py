@@ -76,10 +76,10 @@ class Request:
         """Hashes of the requested keys in ascending order, or None for all keys."""
         if not self.keys:
             return None
-        found = self.keys[0].hashes
+        common = self.keys[0].hashes
         for more in self.keys[1:]:
-            found = np.intersect1d(found, more.hashes)
-        return found
+            common = np.intersect1d(common, more.hashes)
+        return common
 
     @property
     def by_time(self) -> bool:
@@ -194,20 +194,20 @@ def _placed(shape: TableShape, columns: list[pa.Array]) -> npt.NDArray[np.uint64
     return placement_hash(columns, prefix) if prefix else hash_columns(columns)
 
 
-def instant_us(given: Instant) -> int:
+def instant_us(instant: Instant) -> int:
     """Convert a time to microseconds since 1970."""
-    if isinstance(given, bool) or not isinstance(given, dt.datetime | str | int):
+    if isinstance(instant, bool) or not isinstance(instant, dt.datetime | str | int):
         raise InputError(
-            f"expected a time, got {given!r}", fix="pass a datetime, a text such as '2024-05-31 12:00', or an int"
+            f"expected a time, got {instant!r}", fix="pass a datetime, a text such as '2024-05-31 12:00', or an int"
         )
-    if isinstance(given, int):
-        return given
-    if isinstance(given, str):
+    if isinstance(instant, int):
+        return instant
+    if isinstance(instant, str):
         try:
-            given = dt.datetime.fromisoformat(given.strip())
+            instant = dt.datetime.fromisoformat(instant.strip())
         except ValueError as error:
-            raise InputError(f"expected a time, got {given!r}", fix="write it as 2024-05-31 12:00:00") from error
-    aware = given.replace(tzinfo=dt.UTC) if given.utcoffset() is None else given
+            raise InputError(f"expected a time, got {instant!r}", fix="write it as 2024-05-31 12:00:00") from error
+    aware = instant.replace(tzinfo=dt.UTC) if instant.utcoffset() is None else instant
     return (aware - _EPOCH) // dt.timedelta(microseconds=1)
 
 

@@ -43,12 +43,12 @@ def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
     if request.keys:
         plan.open_files()
     if shape.kind == KEYED:
-        found = _keyed(plan)
+        pieces = _keyed(plan)
     elif shape.kind == GLOBAL_KEYED:
-        found = _global(plan)
+        pieces = _global(plan)
     else:
-        found = generations(plan) if shape.generational else appended(plan)
-    for rows in found:
+        pieces = generations(plan) if shape.generational else appended(plan)
+    for rows in pieces:
         kept = request.answered(_in_time(rows, request) if plan.replaces else rows)
         if kept.num_rows:
             yield kept

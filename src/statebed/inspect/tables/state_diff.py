@@ -68,8 +68,8 @@ class StateDiff(Answer):
         requests = [
             Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names)) for shape in shapes
         ]
-        for some in keys:
-            requests = [request.of_keys(some) for request in requests]
+        for alternatives in keys:
+            requests = [request.of_keys(alternatives) for request in requests]
         self._sides = [
             ComparedSide(request, table.parts, table.pinned.fetch)
             for request, table in zip(requests, self._found, strict=True)
@@ -86,8 +86,8 @@ class StateDiff(Answer):
     @property
     def operator_name(self) -> str:
         """Display name of the operator: the given name, or the user's expression."""
-        found = self._found[1]
-        return written_name(found.operator, found.entry.definition)
+        table = self._found[1]
+        return written_name(table.operator, table.entry.definition)
 
     @property
     def schema(self) -> pa.Schema:
@@ -131,18 +131,18 @@ class StateDiff(Answer):
         identity = [*self.key_columns, *([timed] if timed else [])]
         for both in compare(*self._sides, only=only):
             before, after = (self._shown(rows, table) for rows, table in zip(both, self._found, strict=True))
-            found = changes_of(before, after, identity, self._columns)
-            if found.num_rows:
-                yield from found.combine_chunks().to_batches()
+            changes = changes_of(before, after, identity, self._columns)
+            if changes.num_rows:
+                yield from changes.combine_chunks().to_batches()
 
     def counts(self) -> dict[str, int]:
         """Return the number of changes of each kind."""
-        found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        by_kind: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for batch in self.to_batches():
-            found.update(
+            by_kind.update(
                 {count["values"]: count["counts"] for count in batch.column(CHANGE).value_counts().to_pylist()}
             )
-        return dict(found)
+        return dict(by_kind)
 
     def __repr__(self) -> str:
         return f"<StateDiff {self.title}>"
@@ -150,19 +150,19 @@ class StateDiff(Answer):
     @property
     def title(self) -> str:
         """Job, operator, table and epochs."""
-        found = self._found[1]
-        job = found.pinned.location.job
-        return f"{job} / {self.operator_name} / {found.table}, changes from epoch {self.since} to {self.until}"
+        table = self._found[1]
+        job = table.pinned.location.job
+        return f"{job} / {self.operator_name} / {table.table}, changes from epoch {self.since} to {self.until}"
 
     @property
     def _columns(self) -> pa.Schema:
         return self._shape.schema if self._results is None else self._results.columns
 
-    def _shown(self, rows: pa.Table, found: PinnedTable) -> pa.Table:
+    def _shown(self, rows: pa.Table, table: PinnedTable) -> pa.Table:
         """Finish the rows of one side where results are wanted."""
         if self._results is None:
             return rows
-        results = self._results.finish([rows], StoredElements.beside(found))
+        results = self._results.finish([rows], StoredElements.beside(table))
         return pa.concat_tables([self._columns.empty_table(), *results])
 
     @property
@@ -262,14 +262,14 @@ def changes_of(before: pa.Table, after: pa.Table, identity: list[str], schema: p
     changed = np.flatnonzero(net)
     rows = np.repeat(grouping.first_rows[changed], np.abs(net[changed]))
     came = np.repeat(net[changed] > 0, np.abs(net[changed]))
-    found = both.take(from_numpy(rows, pa.int64()))
+    changed_rows = both.take(from_numpy(rows, pa.int64()))
     if identity:
-        same = group_equal(found.select(identity))
+        same = group_equal(changed_rows.select(identity))
         groups, updated = same.group_of_rows(), same.any(came) & same.any(~came)
     else:
         groups, updated = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.bool_)
     order = np.lexsort((came, groups))
     kinds = np.where(updated[groups], 2 + came.astype(np.int64), 1 - came.astype(np.int64))
     labels = pa.array(KINDS).take(from_numpy(kinds[order], pa.int64()))
-    ordered = found.take(from_numpy(order.astype(np.int64), pa.int64()))
+    ordered = changed_rows.take(from_numpy(order.astype(np.int64), pa.int64()))
     return pa.Table.from_arrays([labels, *ordered.columns], schema=change_schema(schema))

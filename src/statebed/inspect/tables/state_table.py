@@ -42,8 +42,8 @@ class StateTable(Answer):
     2
     """
 
-    def __init__(self, found: PinnedTable, request: Request, finished: FinishedRows | None = None) -> None:
-        self._found = found
+    def __init__(self, pinned: PinnedTable, request: Request, finished: FinishedRows | None = None) -> None:
+        self._found = pinned
         self._request = request
         self._finished = finished
 
@@ -63,8 +63,8 @@ class StateTable(Answer):
     @property
     def operator_name(self) -> str:
         """Display name of the operator: the given name, or the user's expression."""
-        found = self._found
-        return written_name(found.operator, found.entry.definition)
+        pinned = self._found
+        return written_name(pinned.operator, pinned.entry.definition)
 
     @property
     def table(self) -> str:
@@ -142,8 +142,8 @@ class StateTable(Answer):
 
     def of_equal(self, values: Mapping[str, Sequence[Any]]) -> "StateTable | None":
         """Return only rows with one of these values in each key column, or None if they do not determine whole keys."""
-        found = by_keys(self._request, values)
-        return None if found is None else self._with(found, self._finished)
+        request = by_keys(self._request, values)
+        return None if request is None else self._with(request, self._finished)
 
     def between(self, start: Instant | None = None, end: Instant | None = None) -> "StateTable":
         """Return only rows with start <= time < end; None leaves a side open.
@@ -280,24 +280,24 @@ def table_at(
     """Return a table like `read_state`, for a job whose location is known."""
     if aggregates and not results:
         raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
-    found = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint, results=results)
-    shape = TableShape(found.config)
-    finished = _finished(found, shape, aggregates) if results else None
+    pinned = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint, results=results)
+    shape = TableShape(pinned.config)
+    finished = _finished(pinned, shape, aggregates) if results else None
     if finished is None:
-        return StateTable(found, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))
+        return StateTable(pinned, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))
     if internal:
         raise InputError(
             "final results have no internal columns",
-            where=f"table {found.table!r}",
+            where=f"table {pinned.table!r}",
             fix="pass either `results` or `internal`",
         )
     request = Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names))
-    return StateTable(found, request, finished)
+    return StateTable(pinned, request, finished)
 
 
-def _finished(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> FinishedRows | None:
-    results = finished_results(found, shape, users)
+def _finished(pinned: PinnedTable, shape: TableShape, users: UserAggregates | None) -> FinishedRows | None:
+    results = finished_results(pinned, shape, users)
     if results is None:
         return None
-    where = f"{stored_label(found.operator, found.entry.definition)}, table {found.table!r}"
-    return FinishedRows(results, tuple(results.columns.names), StoredElements.beside(found), where=where)
+    where = f"{stored_label(pinned.operator, pinned.entry.definition)}, table {pinned.table!r}"
+    return FinishedRows(results, tuple(results.columns.names), StoredElements.beside(pinned), where=where)

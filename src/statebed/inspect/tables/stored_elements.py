@@ -34,13 +34,13 @@ class StoredElements:
     """Configuration and parts of each table, serialised."""
 
     @classmethod
-    def beside(cls, found: PinnedTable) -> "StoredElements":
+    def beside(cls, table: PinnedTable) -> "StoredElements":
         """Return the multiset tables of the same operator."""
         return cls(
-            found.pinned,
+            table.pinned,
             {
                 name: (config.SerializeToString(), tuple(part.SerializeToString() for part in parts))
-                for name, (config, parts) in found.others.items()
+                for name, (config, parts) in table.others.items()
                 if config.keyed.prefix_columns
             },
         )

@@ -69,10 +69,10 @@ def problem_of(store: ObjectStore, expected: Expectation) -> str | None:
 def _problem(expected: Expectation, pieces: Iterable[tuple[int, bytes]], *, footer: bytes) -> str | None:
     parts: Sequence[_Part] = ()
     if expected.entry is not None and expected.entry.chunk_crc32c:
-        found = _parts(footer, expected.entry)
-        if isinstance(found, str):
-            return found
-        parts = found
+        parts_or_problem = _parts(footer, expected.entry)
+        if isinstance(parts_or_problem, str):
+            return parts_or_problem
+        parts = parts_or_problem
     running = RunningDigest()
     for start, data in pieces:
         running.update(data)

@@ -29,14 +29,14 @@ def check_marker(store: ObjectStore, path: str, epoch: int, sink_id: str) -> Che
 def check_request(store: ObjectStore, path: str) -> Checked:
     """Check a request or the answer to one."""
     answered = names.request_of_answer(path)
-    asked = names.request_of(path)
+    requested = names.request_of(path)
 
     def parse(data: bytes) -> str:
         if answered is not None:
-            found = open_sealed(pb.Answer, data, where=path).request_id
+            stored = open_sealed(pb.Answer, data, where=path).request_id
         else:
-            found = open_sealed(pb.Request, data, where=path).request_id
-        return "" if found in {answered, asked} else f"it belongs to the request {found!r}"
+            stored = open_sealed(pb.Request, data, where=path).request_id
+        return "" if stored in {answered, requested} else f"it belongs to the request {stored!r}"
 
     return _checked(store, path, ObjectKind.REQUEST if answered is None else ObjectKind.ANSWER, parse, ())
 
@@ -48,10 +48,10 @@ def check_run(store: ObjectStore, path: str) -> Checked:
 
     def parse(data: bytes) -> str:
         if is_end:
-            found = open_sealed(pb.RunEnd, data, where=path).run
+            stored = open_sealed(pb.RunEnd, data, where=path).run
         else:
-            found = open_sealed(pb.RunHeartbeat, data, where=path).run
-        return "" if found == run else f"it belongs to run {found}"
+            stored = open_sealed(pb.RunHeartbeat, data, where=path).run
+        return "" if stored == run else f"it belongs to run {stored}"
 
     return _checked(store, path, ObjectKind.RUN_END if is_end else ObjectKind.HEARTBEAT, parse, ())
 

@@ -158,8 +158,8 @@ class _Verifier:
 
     def _listed(self) -> dict[str, int]:
         top = self._store.list_level("")
-        found = [info for folder in top.folders if folder != names.SPARK for info in self._store.list(folder)]
-        return {info.path: info.size for info in [*top.objects, *found]}
+        inner = [info for folder in top.folders if folder != names.SPARK for info in self._store.list(folder)]
+        return {info.path: info.size for info in [*top.objects, *inner]}
 
     def _chosen_epoch(self, reading: LogReading, epoch: int | None) -> list[int]:
         if epoch is None or epoch in reading.records:
@@ -239,8 +239,8 @@ class _Verifier:
             problem = problem_of(self._store, need.expected)
         except (ObjectMissingError, MissingFileError):
             return _ReadObject(need, finding=need.finding(DamageKind.MISSING, _MISSING))
-        found = None if problem is None else need.finding(DamageKind.DAMAGED, problem)
-        return _ReadObject(need, None, need.expected.size, found)
+        finding = None if problem is None else need.finding(DamageKind.DAMAGED, problem)
+        return _ReadObject(need, None, need.expected.size, finding)
 
     def _check_beside(self, reading: LogReading, listed: dict[str, int]) -> set[str]:
         """Check markers, requests, ends and heartbeats of runs that are there; return the paths of the markers."""
@@ -280,8 +280,8 @@ class _Verifier:
         self._count(looked.size, objects=1)
 
     def _take_beside(self, checked: side_objects.Checked) -> None:
-        size, found = checked
-        self._findings += [found] if found is not None else []
+        size, finding = checked
+        self._findings += [finding] if finding is not None else []
         self._count(size, objects=1)
 
     def _name_absent(self) -> None:

@@ -113,8 +113,8 @@ class RowsBeyond:
         columns = {name: one_chunk(rows.rows[name]) for name in rows.rows.column_names}
         times = columns.pop(rows.rows.column_names[-1])
         keys = taken(self.keyed.keys, rows.index)
-        columns.update({name: one_chunk(keys[name]) for name in self.table.one.keys})
-        names = self.table.one.columns.names
+        columns.update({name: one_chunk(keys[name]) for name in self.table.input.keys})
+        names = self.table.input.columns.names
         table = pa.table({**{name: columns[name] for name in names}, TIME: times, WEIGHT: pa.array(change)})
         self._add(table, rows.index)
 
@@ -127,7 +127,7 @@ class RowsBeyond:
     @cached_property
     def _touched(self) -> TouchedKeys:
         keys = self.keyed.keys
-        return TouchedKeys([one_chunk(keys[name]) for name in self.table.one.keys], keys.num_rows)
+        return TouchedKeys([one_chunk(keys[name]) for name in self.table.input.keys], keys.num_rows)
 
 
 def _length(n: int) -> int:

@@ -100,9 +100,9 @@ class KafkaCluster:
 
     def producer(self, transactional_id: str) -> "Producer":
         milliseconds = max(int(self.timeout_seconds * 1_000), 1_000)
-        given = {"transaction.timeout.ms": min(milliseconds, 900_000), "linger.ms": 50, **self.settings}
+        settings = {"transaction.timeout.ms": min(milliseconds, 900_000), "linger.ms": 50, **self.settings}
         # Java's partitioner, so that a key is in the partition where Kafka's own tools look for it.
-        config = {"partitioner": "murmur2_random", **given, "transactional.id": transactional_id}
+        config = {"partitioner": "murmur2_random", **settings, "transactional.id": transactional_id}
         producer: Producer = driver().Producer(self._config() | config)
         return producer
 
@@ -171,10 +171,12 @@ class Topic:
             return None
         kafka = driver()
         request = kafka.ConsumerGroupTopicPartitions(self.group, [kafka.TopicPartition(self.name, 0)])
-        found = self._ask(lambda admin: admin.list_consumer_group_offsets([request], require_stable=True)[self.group])
-        if found is None or found.topic_partitions[0].offset < 0:
+        group_offsets = self._ask(
+            lambda admin: admin.list_consumer_group_offsets([request], require_stable=True)[self.group]
+        )
+        if group_offsets is None or group_offsets.topic_partitions[0].offset < 0:
             return None
-        offset, metadata = found.topic_partitions[0].offset, found.topic_partitions[0].metadata
+        offset, metadata = group_offsets.topic_partitions[0].offset, group_offsets.topic_partitions[0].metadata
         try:
             stored = msgspec.json.decode(metadata or "", type=Stored)
         except msgspec.DecodeError:

@@ -128,14 +128,14 @@ class KafkaTopicSink(BaseSink):
         self._session = None
         facts = self._topic.facts() or self._topic.create(self._layout, compacted=self._encoder.is_upsert)
         self._check_run(run, self._held(facts))
-        found: list[SinkPosition | None] = []
+        positions: list[SinkPosition | None] = []
 
         def opened(_: _Session, before: SinkPosition | None) -> SinkPosition:
-            found.append(before)
+            positions.append(before)
             return SinkPosition(run=run, epoch=before.epoch if before else 0)
 
         self._transacted(run, opened)
-        return found[-1]
+        return positions[-1]
 
     def roll_back(self, run: int, epoch: int) -> None:  # noqa: ARG002 - nothing is written
         """Raise RollbackError if the topic holds later epochs: Kafka cannot retract messages."""

@@ -20,7 +20,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, plain_type(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
     return _TEXTS.get(kind) or _BYTES.get(kind) or kind
 
 
@@ -39,7 +39,7 @@ def _is_storable(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return _is_storable(kind.key_type) and _is_storable(kind.item_type)
     if pa.types.is_struct(kind):
-        return all(_is_storable(one.type) for one in kind) and kind.num_fields > 0
+        return all(_is_storable(field.type) for field in kind) and kind.num_fields > 0
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "us" and kind.tz in {None, "UTC"})
     return kind in (*_NUMBERS, pa.string(), pa.binary()) or bool(pa.types.is_decimal128(kind))

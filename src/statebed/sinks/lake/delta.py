@@ -123,7 +123,7 @@ class DeltaLakeTable(LakeTable):
         problems += [
             f"its column {field.name} may not be null, and is not written"
             for name, field in held.items()
-            if not field.nullable and name not in {one.lower() for one in columns.names}
+            if not field.nullable and name not in {column.lower() for column in columns.names}
         ]
         problems += [
             f"its column {name} has the invariant {field.metadata['delta.invariants']}"
@@ -184,7 +184,7 @@ class DeltaLakeTable(LakeTable):
             listed = pa.table(version.handle.get_add_actions(flatten=True))
         partitions = self.partition_columns(version)
         columns = [name for name in version.columns.names if f"min.{name}" in listed.schema.names]
-        found = []
+        files = []
         for row in listed.to_pylist():
             bounds = {
                 name: (row[f"min.{name}"], _upper(row[f"max.{name}"]))
@@ -193,12 +193,12 @@ class DeltaLakeTable(LakeTable):
             }
             partition = {name: row[f"partition.{name}"] for name in partitions}
             bounds |= {name: (value, value) for name, value in partition.items() if value is not None}
-            found.append(
+            files.append(
                 LakeFile(
                     unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, partition, bounds, entry=None
                 )
             )
-        return found
+        return files
 
     def partition_columns(self, version: TableVersion) -> tuple[str, ...]:
         return tuple(version.handle.metadata().partition_columns)

@@ -82,5 +82,5 @@ def fitted(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 def _index(schema: pa.Schema, name: str) -> int | None:
     """Return the position of a column; names of columns are not case-sensitive in lakehouse tables."""
-    names = [one.lower() for one in schema.names]
+    names = [name.lower() for name in schema.names]
     return names.index(name.lower()) if name.lower() in names else None

@@ -112,8 +112,8 @@ class IcebergLakeTable(LakeTable):
         return self._own_folder is not None and not Path(self._own_folder, "catalog.db").exists()
 
     def check_types(self, columns: pa.Schema) -> None:
-        for one in columns:
-            check_type(one, self.product)
+        for column in columns:
+            check_type(column, self.product)
         for name in self.layout.partition_by:
             self._partition(name, columns)
 
@@ -149,7 +149,7 @@ class IcebergLakeTable(LakeTable):
 
     def _version(self, table: Any, snapshot_id: int | None) -> TableVersion:
         stored = table.schema().as_arrow()
-        columns = pa.schema([pa.field(one.name, plain_type(one.type)) for one in stored])
+        columns = pa.schema([pa.field(field.name, plain_type(field.type)) for field in stored])
         return TableVersion(
             owner=table.properties.get(OWNER, ""),
             position=_position(table, snapshot_id),
@@ -169,15 +169,15 @@ class IcebergLakeTable(LakeTable):
         table = version.handle.table
         names = {name.lower() for name in columns.names}
         problems = [
-            f"its column {one.name} is required, and is not written"
-            for one in table.schema().fields
-            if one.required and one.name.lower() not in names
+            f"its column {column.name} is required, and is not written"
+            for column in table.schema().fields
+            if column.required and column.name.lower() not in names
         ]
-        stored = {one.name.lower(): one.type for one in version.columns}
-        for one in columns:
-            kind, held = _stored_type(one.type), stored.get(one.name.lower())
+        stored = {column.name.lower(): column.type for column in version.columns}
+        for column in columns:
+            kind, held = _stored_type(column.type), stored.get(column.name.lower())
             if held is not None and held != kind and (kind, held) not in _WIDER and (held, kind) not in _WIDER:
-                problems.append(f"{one.name} is {one.type}, but the table's column is {held}")
+                problems.append(f"{column.name} is {column.type}, but the table's column is {held}")
         held_by = self.partition_columns(version)
         if self.layout.partition_by and held_by != self.layout.partition_by:
             problems.append(f"it is partitioned by {list(held_by)}, not by {list(self.layout.partition_by)}")
@@ -194,7 +194,7 @@ class IcebergLakeTable(LakeTable):
         with self._errors():
             namespace = self._identifier.rpartition(".")[0]
             self._catalog.create_namespace_if_not_exists(namespace)
-            schema = pa.schema([pa.field(one.name, _stored_type(one.type)) for one in columns])
+            schema = pa.schema([pa.field(field.name, _stored_type(field.type)) for field in columns])
             try:
                 with self._catalog.create_table_transaction(
                     self._identifier, schema, properties={**_NEW_TABLE, OWNER: owner, "format-version": "2"}
@@ -225,7 +225,7 @@ class IcebergLakeTable(LakeTable):
     def evolve(self, version: TableVersion, columns: pa.Schema) -> bool:
         def stage(transaction: Any) -> None:
             with transaction.update_schema() as update:
-                update.union_by_name(pa.schema([pa.field(one.name, _stored_type(one.type)) for one in columns]))
+                update.union_by_name(pa.schema([pa.field(field.name, _stored_type(field.type)) for field in columns]))
 
         return self._attempted(version, stage)
 
@@ -250,11 +250,12 @@ class IcebergLakeTable(LakeTable):
         from pyiceberg.conversions import from_bytes  # noqa: PLC0415 - an extra, needed by this sink alone
 
         bounds = {}
-        for one in table.schema().fields:
-            low = (data_file.lower_bounds or {}).get(one.field_id)
-            high = (data_file.upper_bounds or {}).get(one.field_id)
-            if low is not None and high is not None and str(one.field_type) in _COUNTED:
-                bounds[one.name] = (from_bytes(one.field_type, low), from_bytes(one.field_type, high))
+        for stored_field in table.schema().fields:
+            low = (data_file.lower_bounds or {}).get(stored_field.field_id)
+            high = (data_file.upper_bounds or {}).get(stored_field.field_id)
+            if low is not None and high is not None and str(stored_field.field_type) in _COUNTED:
+                kind = stored_field.field_type
+                bounds[stored_field.name] = (from_bytes(kind, low), from_bytes(kind, high))
         partition = {str(index): data_file.partition[index] for index in range(len(data_file.partition))}
         size, count = data_file.file_size_in_bytes, data_file.record_count
         return LakeFile(data_file.file_path, size, count, partition, bounds, entry=entry)
@@ -262,11 +263,11 @@ class IcebergLakeTable(LakeTable):
     def partition_columns(self, version: TableVersion) -> tuple[str, ...]:
         table = version.handle.table
         schema = table.schema()
-        found = []
-        for one in table.spec().fields:
-            name, transform = schema.find_column_name(one.source_id), str(one.transform)
-            found.append(name if transform == "identity" else f"{transform}({name})")
-        return tuple(found)
+        texts = []
+        for partition in table.spec().fields:
+            name, transform = schema.find_column_name(partition.source_id), str(partition.transform)
+            texts.append(name if transform == "identity" else f"{transform}({name})")
+        return tuple(texts)
 
     def parts(self, version: TableVersion, rows: pa.Table) -> Sequence[tuple[Mapping[str, Any], pa.Table]]:
         texts = self.partition_columns(version)
@@ -419,7 +420,7 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(plain):
         return pa.map_(_stored_type(plain.key_type), _stored_type(plain.item_type))
     if pa.types.is_struct(plain):
-        return pa.struct([pa.field(one.name, _stored_type(one.type)) for one in plain])
+        return pa.struct([pa.field(field.name, _stored_type(field.type)) for field in plain])
     return _SMALL.get(plain, plain)
 
 

@@ -30,9 +30,9 @@ class KeyedRewrite:
     def __init__(self, table: LakeTable, version: TableVersion, rows: "LakeRows", publication: Publication) -> None:
         self._table, self._version = table, version
         self._key = list(rows.key)
-        found = outbox_rows(publication)
-        assert found is not None, "an epoch with files has rows"
-        changes = KeyedChanges(found, rows.key)
+        written = outbox_rows(publication)
+        assert written is not None, "an epoch with files has rows"
+        changes = KeyedChanges(written, rows.key)
         after = pa.concat_tables([changes.of(RowKind.INSERT), changes.of(RowKind.UPDATE_AFTER)])
         epoch = rows.shape.epoch_column
         if epoch is not None:

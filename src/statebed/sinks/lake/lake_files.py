@@ -21,7 +21,7 @@ def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
 
     A column is left out if a row group lacks its statistics, or if readers disagree about their order, as for NaN.
     """
-    found: dict[str, tuple[Any, Any]] = {}
+    by_column: dict[str, tuple[Any, Any]] = {}
     schema = metadata.schema.to_arrow_schema()
     for index, field in _leaves(metadata, schema):
         if not _has_bounds(field.type):
@@ -30,8 +30,8 @@ def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
         known = [(low, high) for low, high, _ in filter(None, bounds) if low is not None]
         if None in bounds or not known or any(isinstance(v, str) and len(v) > MAX_TEXT for pair in known for v in pair):
             continue
-        found[field.name] = (min(low for low, _ in known), max(high for _, high in known))
-    return found
+        by_column[field.name] = (min(low for low, _ in known), max(high for _, high in known))
+    return by_column
 
 
 def null_counts(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -39,8 +39,8 @@ def null_counts(metadata: pq.FileMetaData) -> dict[str, int]:
     counts = {}
     for index, field in _leaves(metadata, metadata.schema.to_arrow_schema()):
         columns = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
-        if all(one is not None and one.has_null_count for one in columns):
-            counts[field.name] = sum(one.null_count for one in columns)
+        if all(statistics is not None and statistics.has_null_count for statistics in columns):
+            counts[field.name] = sum(statistics.null_count for statistics in columns)
     return counts
 
 

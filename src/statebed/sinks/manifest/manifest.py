@@ -122,14 +122,14 @@ class Manifest:
             )
         entries = [self._read_sealed(number) for number in range(entry.base, newest)] + [entry]
         state = TableState()
-        for one in entries:
-            if one.base != entry.base or (one.number == entry.base) != (one.pages is not None):
+        for later in entries:
+            if later.base != entry.base or (later.number == entry.base) != (later.pages is not None):
                 raise CorruptObjectError(
-                    f"entries {one.number} and {newest} of the table's manifest refer to different bases",
-                    where=f"{self._store.url}/{entry_path(one.number)}",
+                    f"entries {later.number} and {newest} of the table's manifest refer to different bases",
+                    where=f"{self._store.url}/{entry_path(later.number)}",
                     fix=FIX,
                 )
-            state = state.after(one)
+            state = state.after(later)
         return state
 
     def _read_version_1(self, newest: UnsealedEntry) -> TableState:

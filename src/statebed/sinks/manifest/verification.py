@@ -58,16 +58,16 @@ def verify_table(path: str, *, published: int | None = None) -> TableVerificatio
     store = get_storage_provider(path)
     number = -1
     for _ in range(_ATTEMPTS):
-        newest, found = _verify(store)
-        if found.whole or newest == number:
+        newest, verification = _verify(store)
+        if verification.whole or newest == number:
             break
         number = newest
-    if newest or found.findings:
-        return found
+    if newest or verification.findings:
+        return verification
     if published is None:
         raise InputError("this is not a statebed table", where=store.url, fix="pass the path of the sink's table")
     missing = TableFinding(store.url, f"the table is missing; the job published epoch {published} to it")
-    return replace(found, findings=(missing,) if published else ())
+    return replace(verification, findings=(missing,) if published else ())
 
 
 def _verify(store: ObjectStore) -> tuple[int, TableVerification]:

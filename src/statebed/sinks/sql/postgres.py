@@ -69,21 +69,21 @@ class Postgres:
     def __init__(self, dsn: str, *, password: str | None, timeout_seconds: float) -> None:
         self._psycopg = _driver()
         try:
-            given = self._psycopg.conninfo.conninfo_to_dict(dsn)
+            parameters = self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.Error:
             # The message repeats the connection string, which may contain a password.
             raise InputError(
                 "dsn= is not a PostgreSQL connection string", fix="write 'host=db.example dbname=results user=writer'"
             ) from None
-        if any(name in given for name in _SECRETS):
+        if any(name in parameters for name in _SECRETS):
             raise SecretInUrlError(
                 "dsn= contains a password, and connection strings end up in logs",
                 fix="pass it as password=, in the variable PGPASSWORD, or in the password file (PGPASSFILE)",
             )
-        self._given = {"connect_timeout": _CONNECT_SECONDS, **given, "client_encoding": "UTF8"}
+        self._given = {"connect_timeout": _CONNECT_SECONDS, **parameters, "client_encoding": "UTF8"}
         self._secrets = {} if password is None else {"password": password}
         self._milliseconds = max(int(timeout_seconds * 1_000), 1)
-        shown = (given.get("host") or given.get("hostaddr"), given.get("port"), given.get("dbname"))
+        shown = (parameters.get("host") or parameters.get("hostaddr"), parameters.get("port"), parameters.get("dbname"))
         self.place = "postgresql " + ("/".join(str(part) for part in shown if part) or "of the environment")
 
     @property
@@ -186,7 +186,7 @@ class PostgresTransaction:
             copy.write(data)
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
-        found = self.run(
+        rows = self.run(
             """
             select a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
                    a.attnotnull and not a.atthasdef and a.attidentity = ''
@@ -197,7 +197,7 @@ class PostgresTransaction:
             """,
             table.sql,
         )
-        return {row[0]: ExistingColumn(*row) for row in found} or None
+        return {row[0]: ExistingColumn(*row) for row in rows} or None
 
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         version = int(self.run("show server_version_num")[0][0])
@@ -217,10 +217,10 @@ def _driver() -> Any:
 
 def _holds(column: str, kind: pa.DataType) -> bool:
     """Return whether a numeric column holds every decimal of a type without rounding."""
-    found = _NUMERIC.fullmatch(column)
-    if found is None:
+    match = _NUMERIC.fullmatch(column)
+    if match is None:
         return column == "numeric"
-    precision, scale = int(found[1]), int(found[2])
+    precision, scale = int(match[1]), int(match[2])
     return bool(scale >= kind.scale and precision - scale >= kind.precision - kind.scale)
 
 

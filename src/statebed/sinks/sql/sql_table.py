@@ -351,10 +351,13 @@ class SqlTableSink(BaseSink):
         """Raise SinkError if the position in the commits table is not one that this sink has left there."""
         if not self._left or position in self._left:
             return
-        left = " or ".join(f"run {one.run}, epoch {one.epoch}" for one in sorted(self._left, key=lambda one: one.epoch))
-        found = "is gone" if position is None else f"has run {position.run}, epoch {position.epoch}"
+        left = " or ".join(
+            f"run {left_position.run}, epoch {left_position.epoch}"
+            for left_position in sorted(self._left, key=lambda left_position: left_position.epoch)
+        )
+        state = "is gone" if position is None else f"has run {position.run}, epoch {position.epoch}"
         raise SinkError(
-            f"the row of the table in {COMMITS} {found}, but this run left {left} there: it was edited, or the "
+            f"the row of the table in {COMMITS} {state}, but this run left {left} there: it was edited, or the "
             "database was restored from a backup, while the job ran",
             where=self._where,
             fix=f"restore {COMMITS} together with the table; then start the job again: it compares the position with "
@@ -367,8 +370,8 @@ class SqlTableSink(BaseSink):
         """
         which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
         statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"
-        found = transaction.run(statement, self._folded_name)
-        return [(str(name), str(owner), *self._numbers(run, epoch)) for name, owner, run, epoch in found]
+        rows = transaction.run(statement, self._folded_name)
+        return [(str(name), str(owner), *self._numbers(run, epoch)) for name, owner, run, epoch in rows]
 
     def _numbers(self, run: object, epoch: object) -> tuple[int, int]:
         """Return run and epoch of a commit row. Raise SinkError if they are not numbers from 0."""

@@ -133,10 +133,10 @@ class SQLiteTransaction:
         self._connection.executemany(statement, values)
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
-        found = self._connection.execute(f"pragma main.table_info({quoted(table.table)})").fetchall()
+        rows = self._connection.execute(f"pragma main.table_info({quoted(table.table)})").fetchall()
         columns = {
             name: ExistingColumn(name, kind, _affinity(kind), bool(not_null) and default is None and not key)
-            for _, name, kind, not_null, default, key in found
+            for _, name, kind, not_null, default, key in rows
         }
         return columns or None
 

@@ -86,7 +86,7 @@ class SqlKeyedTable:
         statements = [self._delete(valued, empty)]
         matches = " and ".join(
             [f"{self.table}.{quoted(name)} = {NET}.{quoted(name)}" for name in valued]
-            + [f"{one}.{quoted(name)} is null" for name in empty for one in (self.table, NET)]
+            + [f"{table}.{quoted(name)} is null" for name in empty for table in (self.table, NET)]
         )
         added = f"{NET}.{quoted(WEIGHT)} > 0"
         if others:
@@ -108,8 +108,8 @@ class SqlKeyedTable:
         null = [f"{quoted(name)} is null" for name in empty]
         if valued:
             names = listed(valued)
-            asked = " where " + " and ".join(null) if null else ""
-            found = f"({names}) in (select {names} from {GONE}{asked})"
+            condition = " where " + " and ".join(null) if null else ""
+            matches = f"({names}) in (select {names} from {GONE}{condition})"
         else:
-            found = f"exists (select 1 from {GONE} where {' and '.join(null)})"
-        return f"delete from {self.table} where {' and '.join([found, *null])}"
+            matches = f"exists (select 1 from {GONE} where {' and '.join(null)})"
+        return f"delete from {self.table} where {' and '.join([matches, *null])}"

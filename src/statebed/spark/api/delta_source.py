@@ -96,10 +96,10 @@ class DeltaVersionReader(DataSourceStreamReader):
     def _whole(self, version: int) -> list[AddedFile]:
         """Return all files of a version. They are listed by the log of the newest one, which may have replaced some."""
         table = DeltaLakeTable(self._path, layout=TableLayout(), storage_options=self._options)
-        found = table.version(version)
-        self._check_readable(found)
-        texts = ({name: _text(value) for name, value in file.partition.items()} for file in table.files(found))
-        return [AddedFile(file.path, text) for file, text in zip(table.files(found), texts, strict=True)]
+        snapshot = table.version(version)
+        self._check_readable(snapshot)
+        texts = ({name: _text(value) for name, value in file.partition.items()} for file in table.files(snapshot))
+        return [AddedFile(file.path, text) for file, text in zip(table.files(snapshot), texts, strict=True)]
 
     def _added(self, version: int) -> list[AddedFile]:
         """Return the files that a version has added; raise an error if it removes or updates rows."""
@@ -142,10 +142,10 @@ class DeltaVersionReader(DataSourceStreamReader):
 
 
 def _existing(path: str, storage_options: Mapping[str, str]) -> TableVersion:
-    found = DeltaLakeTable(path, layout=TableLayout(), storage_options=storage_options).current("")
-    if found is None:
+    version = DeltaLakeTable(path, layout=TableLayout(), storage_options=storage_options).current("")
+    if version is None:
         raise InputError("there is no Delta table", where=path, fix="pass the path of a Delta table")
-    return found
+    return version
 
 
 def _columns(version: TableVersion) -> pa.Schema:

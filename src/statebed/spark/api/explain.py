@@ -60,8 +60,8 @@ def _text(plan: JobPlan) -> str:
         lines += _operator(plan, place)
     for sink in plan.sinks:
         stream = plan.topology.sinks[sink.sink_id]
-        given = _delivered(plan, stream)
-        lines.append(_line("sink", f"{sink.sink_id}: rows of {given}, {described_sink(sink)}"))
+        delivered = _delivered(plan, stream)
+        lines.append(_line("sink", f"{sink.sink_id}: rows of {delivered}, {described_sink(sink)}"))
     return "\n".join(lines)
 
 
@@ -113,10 +113,10 @@ def _operator(plan: JobPlan, place: OperatorPlace) -> Iterator[str]:
 def _times(graph: Graph, node: Node) -> Iterator[str]:
     """Describe the times by which an operator takes the rows of its inputs."""
     assert isinstance(node, OperatorNode)
-    for one, edge, feed in zip(node.operator.inputs, node.inputs, node.feeds, strict=True):
+    for operator_input, edge, feed in zip(node.operator.inputs, node.inputs, node.feeds, strict=True):
         if not graph.is_timed(edge):
             continue
-        name = f" of {one.name}" if len(node.inputs) > 1 else ""
+        name = f" of {operator_input.name}" if len(node.inputs) > 1 else ""
         if feed.time is None:
             yield f"event time{name}: {event_time_text(graph, edge)}"
         elif feed.time.lag is None:
@@ -203,8 +203,8 @@ def _origins(graph: Graph, edge: Edge) -> Iterator[Edge]:
     if isinstance(node, SourceNode | OperatorNode):
         yield edge
         return
-    for one in node.inputs:
-        yield from _origins(graph, one)
+    for input_edge in node.inputs:
+        yield from _origins(graph, input_edge)
 
 
 def _arrow(graph: Graph, origin: Edge, numbers: dict[str, int], end: int, about: str) -> Arrow:

@@ -164,8 +164,8 @@ class Job(SparkNames):
                 self._settings().state
             )  # its configuration may contain the state location
         column, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=where)
-        given = None if column is None else (column, parse_duration(delay))
-        frame = marked(frame, given, where=where)
+        pair = None if column is None else (column, parse_duration(delay))
+        frame = marked(frame, pair, where=where)
         time = event_time_of(frame, where=where)
         check_user_columns(frame.columns, where=where)
         columns = pa.schema([arrow_field(field, where=where) for field in frame.schema.fields])
@@ -422,11 +422,11 @@ class Job(SparkNames):
         transforms: Sequence[Transform] = (),
     ) -> None:
         """Add a sink to the job."""
-        given = stream.forwarded()
-        derived = self._derived_name(given, sink)
+        forwarded = stream.forwarded()
+        derived = self._derived_name(forwarded, sink)
         made = make_sink(
             sink,
-            output=given.output,
+            output=forwarded.output,
             operator_id=derived,
             job_id=self._job_id,
             session=self.spark,
@@ -439,12 +439,12 @@ class Job(SparkNames):
         where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
         unnamed = made if name is None and isinstance(made, BaseSink) and made.sink_id == derived else None
-        is_direct = isinstance(self.graph.nodes[given.edge.node], OperatorNode)
+        is_direct = isinstance(self.graph.nodes[forwarded.edge.node], OperatorNode)
         if unnamed is not None and not is_direct and derived in self._sinks:
-            apart = unnamed.target or self.graph.origin(given.edge)
+            apart = unnamed.target or self.graph.origin(forwarded.edge)
             unnamed.rename(derived_name([derived], distinguished_by=apart))
         check_places(made, state_url=self._store.url, others=others, where=where)
-        self._sinks[made.sink_id] = (made, given.edge)
+        self._sinks[made.sink_id] = (made, forwarded.edge)
         if unnamed is not None:
             self._derived.add(made.sink_id)
 
@@ -475,7 +475,7 @@ class Job(SparkNames):
                     owner=owner if job == self._job_id else "",
                 )
             )
-        names = settled_names(derived, given=self._sinks.keys() - self._derived, known=run.known_sinks())
+        names = settled_names(derived, chosen=self._sinks.keys() - self._derived, known=run.known_sinks())
         for sink_id, name in names.items():
             sink = self._sinks[sink_id][0]
             if name != sink_id and isinstance(sink, BaseSink):

@@ -47,8 +47,8 @@ def make_sink(
     """
     where = f"job {job_id}, sink {name or operator_id!r}"
     if not isinstance(sink, str) and hasattr(sink, "publish") and hasattr(sink, "sink_id"):
-        given = [path, key, transform, *(options or {}).values()]
-        if any(value is not None for value in given):
+        arguments = [path, key, transform, *(options or {}).values()]
+        if any(value is not None for value in arguments):
             raise InputError(
                 "a custom sink object takes rows as they are and accepts no options",
                 where=where,

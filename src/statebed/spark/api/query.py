@@ -325,4 +325,4 @@ class Query(SparkNames):
         try:
             self._spark_query.stop()
         except (PySparkException, Py4JError) as error:
-            self._controller.epoch_log.told.warning("Spark's query did not stop: %s", error)
+            self._controller.epoch_log.logger.warning("Spark's query did not stop: %s", error)

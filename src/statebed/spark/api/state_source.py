@@ -102,13 +102,13 @@ class StateReader(DataSourceReader):
         left = {id(filter_): filter_ for filter_ in filters}
         for taken, narrower in (*_by_key(self._table, filters), *_by_time(self._table, filters)):
             self._table = narrower(self._table)
-            for one in taken:
-                left.pop(id(one), None)
+            for pushed in taken:
+                left.pop(id(pushed), None)
         return list(left.values())
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = [InputPartition(piece) for piece in self._table.slices()]
-        return found or [InputPartition(None)]
+        slices = [InputPartition(piece) for piece in self._table.slices()]
+        return slices or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
@@ -140,29 +140,29 @@ class _Push:
 
 def _read_arguments(options: dict[str, str]) -> dict[str, Any]:
     """Return the arguments of `read_state`."""
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in FEED_OPTIONS}
-    storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
-    unknown = [name for name in given if name not in OWN_OPTIONS and not name.startswith(STORAGE)]
-    if unknown or "path" not in given:
+    by_name = {name.lower(): value for name, value in options.items() if name.lower() not in FEED_OPTIONS}
+    storage = {name.removeprefix(STORAGE): value for name, value in by_name.items() if name.startswith(STORAGE)}
+    unknown = [name for name in by_name if name not in OWN_OPTIONS and not name.startswith(STORAGE)]
+    if unknown or "path" not in by_name:
         raise InputError(
             f"the options {sorted(unknown)} are unknown" if unknown else "no state location is given",
             where='format("statebed")',
             fix=f"call load(location), with options {', '.join(OWN_OPTIONS[1:])}, and {STORAGE}... for the store",
         )
-    epoch = given.get("epoch")
+    epoch = by_name.get("epoch")
     if epoch is not None and not epoch.isdigit():
         raise InputError(
             f"`epoch` must be a number, got {epoch!r}", where='format("statebed")', fix="pass an epoch number"
         )
     return {
-        "url": given["path"],
-        "job": given.get("job"),
-        "operator": given.get("operator"),
-        "table": given.get("table"),
+        "url": by_name["path"],
+        "job": by_name.get("job"),
+        "operator": by_name.get("operator"),
+        "table": by_name.get("table"),
         "epoch": None if epoch is None else int(epoch),
-        "savepoint": given.get("savepoint"),
-        "internal": given.get("internal", "false").lower() == "true",
-        "results": given.get("results", "false").lower() == "true",
+        "savepoint": by_name.get("savepoint"),
+        "internal": by_name.get("internal", "false").lower() == "true",
+        "results": by_name.get("results", "false").lower() == "true",
         "storage_options": storage,
     }
 
@@ -177,22 +177,22 @@ class FeedOptions:
 
 def _feed_options(options: dict[str, str]) -> FeedOptions | None:
     """Return the options of the stream of changes, or None if the state itself is to be read."""
-    given = {name.lower(): value for name, value in options.items()}
+    by_name = {name.lower(): value for name, value in options.items()}
     where = 'format("statebed")'
-    if given.get("changes", "false").lower() != "true":
-        if "startingepoch" in given:
+    if by_name.get("changes", "false").lower() != "true":
+        if "startingepoch" in by_name:
             raise InputError(
                 'the option "startingEpoch" is for streams of changes',
                 where=where,
                 fix='add .option("changes", "true")',
             )
         return None
-    pinned = [name for name in ("epoch", "savepoint") if name in given]
+    pinned = [name for name in ("epoch", "savepoint") if name in by_name]
     if pinned:
         raise InputError(
             f"a stream of changes has no {pinned[0]}", where=where, fix="use startingEpoch, or leave the option out"
         )
-    epoch = given.get("startingepoch")
+    epoch = by_name.get("startingepoch")
     if epoch is not None and not (epoch.isascii() and epoch.isdigit() and int(epoch)):
         raise InputError(
             f"`startingEpoch` must be the number of an epoch, got {epoch!r}", where=where, fix="pass an epoch number"
@@ -206,11 +206,13 @@ def _feed_options(options: dict[str, str]) -> FeedOptions | None:
 def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
     """Yield filters on all key columns, as keys."""
     wanted: dict[str, tuple[Filter, list[Any]]] = {}
-    for one in filters:
-        if isinstance(one, EqualTo) and len(one.attribute) == 1:
-            wanted.setdefault(one.attribute[0], (one, [one.value]))
-        elif isinstance(one, In) and len(one.attribute) == 1:
-            wanted.setdefault(one.attribute[0], (one, [value for value in one.value if value is not None]))
+    for comparison in filters:
+        if isinstance(comparison, EqualTo) and len(comparison.attribute) == 1:
+            wanted.setdefault(comparison.attribute[0], (comparison, [comparison.value]))
+        elif isinstance(comparison, In) and len(comparison.attribute) == 1:
+            wanted.setdefault(
+                comparison.attribute[0], (comparison, [value for value in comparison.value if value is not None])
+            )
     narrower = table.of_equal({name: values for name, (_, values) in wanted.items()})
     if narrower is not None:
         keys = [
@@ -225,13 +227,13 @@ def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Fil
 
 def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
     """Yield comparisons of the time column with constants."""
-    for one in filters:
-        named = getattr(one, "attribute", None)
-        if table.time_column is None or named != (table.time_column,) or type(one) not in _SIGNS:
+    for comparison in filters:
+        named = getattr(comparison, "attribute", None)
+        if table.time_column is None or named != (table.time_column,) or type(comparison) not in _SIGNS:
             continue
-        value = getattr(one, "value", None)
+        value = getattr(comparison, "value", None)
         if isinstance(value, dt.datetime):
-            yield [one], _between(*span_of(_SIGNS[type(one)], instant_us(value)))
+            yield [comparison], _between(*span_of(_SIGNS[type(comparison)], instant_us(value)))
 
 
 _SIGNS: dict[type[Filter], str] = {

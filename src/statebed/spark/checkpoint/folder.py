@@ -132,8 +132,8 @@ class SparkProjection:
 
     def _source_logs(self) -> list[str]:
         """Return all files below `sources`, except for hidden ones, which contain Hadoop's checksums."""
-        found = (self._folder / "sources").rglob("*")
-        files = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        paths = (self._folder / "sources").rglob("*")
+        files = [path for path in paths if path.is_file() and not path.name.startswith(".")]
         return sorted(path.relative_to(self._folder).as_posix() for path in files)
 
 

@@ -130,7 +130,7 @@ class CompactionRounds:
         run: int,
         operators: Mapping[str, Operator],
         options: CompactionOptions | None = None,
-        told: IdLogger = _logger,
+        logger: IdLogger = _logger,
     ) -> None:
         self._rounds = rounds
         self._run = run
@@ -148,7 +148,7 @@ class CompactionRounds:
         self._pause_until = 0
         self._failed_in_a_row = 0
         self._start_soon = False
-        self._told = told
+        self._logger = logger
         self.counts = CompactionCounts()
 
     @property
@@ -162,15 +162,15 @@ class CompactionRounds:
         options = self._options
         behind = epoch - self._round_epoch > options.most_epochs or self._debt_bytes > options.most_debt_bytes
         if self._round is not None and behind and not self._round.done:
-            told = self._told.about(epoch=epoch)
-            told.info("epoch %d waits for the compaction that started after epoch %d", epoch, self._round_epoch)
+            logger = self._logger.about(epoch=epoch)
+            logger.info("epoch %d waits for the compaction that started after epoch %d", epoch, self._round_epoch)
             self._count(waits=1)
             self._round.wait(options.wait_seconds)
         self._take_result(epoch)
         self._handed = True
         edits: dict[str, tuple[bytes, ...]] = {}
-        for one in self._waiting:
-            edits[one.operator_id] = (*edits.get(one.operator_id, ()), *one.edits)
+        for result in self._waiting:
+            edits[result.operator_id] = (*edits.get(result.operator_id, ()), *result.edits)
         compacting = dict.fromkeys(self._round_operators, self._round_epoch) if self._round is not None else {}
         return EpochEdits(edits, compacting)
 
@@ -255,8 +255,8 @@ class CompactionRounds:
         self._round_operators = frozenset(task.operator.operator_id for task in tasks)
         self._round = self._rounds.begin(tasks)
         self._count(rounds=1)
-        told = self._told.about(epoch=record.epoch)
-        told.info("compacting files of %d subtasks of epoch %d beside the epochs", len(tasks), record.epoch)
+        logger = self._logger.about(epoch=record.epoch)
+        logger.info("compacting files of %d subtasks of epoch %d beside the epochs", len(tasks), record.epoch)
 
     def _take_result(self, epoch: int) -> None:
         """Take the result of a round that has ended, and cancel one that takes too long."""
@@ -288,15 +288,15 @@ class CompactionRounds:
             sum(subtask.written_bytes for subtask in made),
         )
         self._count(read_bytes=read_bytes, written_bytes=written_bytes)
-        told = self._told.about(epoch=self._round_epoch)
-        told.info("compacted files of epoch %d: %d bytes into %d", self._round_epoch, read_bytes, written_bytes)
+        logger = self._logger.about(epoch=self._round_epoch)
+        logger.info("compacted files of epoch %d: %d bytes into %d", self._round_epoch, read_bytes, written_bytes)
 
     def _pause(self, epoch: int, failure: str) -> None:
         self._failed_in_a_row += 1
         self._count(failures=1)
         self._pause_until = epoch + min(1 << self._failed_in_a_row, _LONGEST_PAUSE)
-        told = self._told.about(epoch=self._round_epoch)
-        told.warning("files of epoch %d were not compacted and stay as they are: %s", self._round_epoch, failure)
+        logger = self._logger.about(epoch=self._round_epoch)
+        logger.warning("files of epoch %d were not compacted and stay as they are: %s", self._round_epoch, failure)
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
@@ -321,7 +321,7 @@ def compaction_of(plan: JobPlan, run: int) -> CompactionRounds:
         SparkRounds(plan.session, state_url=plan.state_url, job_id=plan.job_id, share=plan.share),
         run=run,
         operators=plan.operators,
-        told=_logger.about(job=plan.job_id, run=run),
+        logger=_logger.about(job=plan.job_id, run=run),
         options=options_for(
             plan.session.sparkContext.defaultParallelism,
             every_epochs=plan.settings.compaction_every,

@@ -212,12 +212,12 @@ class Controller:
         except (FencedError, StateGoneError) as end:
             return end
         except StatebedError as error:
-            self.epoch_log.told.warning("cannot determine whether the run is still live: %s", error)
+            self.epoch_log.logger.warning("cannot determine whether the run is still live: %s", error)
         problem = None if self._failure is not None else source_problem(str(seen))
         if problem is not None:
-            found = unreadable_source(problem, where=f"job {self._plan.job_id}")
-            found.__cause__ = seen
-            return found
+            unreadable = unreadable_source(problem, where=f"job {self._plan.job_id}")
+            unreadable.__cause__ = seen
+            return unreadable
         return self._failure or seen
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -244,7 +244,7 @@ class Controller:
             offsets=self._projection.offsets(batch_id),
         )
         if decision is Replay.ALREADY_COMMITTED:
-            self.epoch_log.told.info("batch %d is already committed: publishing unpublished epochs", batch_id)
+            self.epoch_log.logger.info("batch %d is already committed: publishing unpublished epochs", batch_id)
             self._publisher.publish_pending()
             return
         self._serve_requests(batch.sparkSession)
@@ -308,8 +308,8 @@ class Controller:
         if clocks is None:
             clocks = self._operator_clocks(sources, epoch_time_us=epoch_log.started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
-        told = self._compaction.before_epoch(self._run.next_epoch)
-        levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
+        edits = self._compaction.before_epoch(self._run.next_epoch)
+        levels = stages(plan, head, self._run.next_epoch, clocks, edits, meter=meter)
         fed = self._feeding.of_nothing(session) if batch is None else self._feeding.of_batch(batch, clocks, meter)
         if fed.added_up is not None:
             levels[0] = of_groups(levels[0], fed.added_up)
@@ -394,13 +394,13 @@ class Controller:
         with deadline(rows.sparkSession.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
             for attempt in range(1, attempts + 1):
                 # Built again for each attempt: Spark caches a failed stage in the plan and would fail again at once.
-                given = rows
+                frame = rows
                 for level in levels:
-                    placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
-                    given = placed.mapInArrow(level, PIECES_SCHEMA)
+                    placed = frame.repartitionById(self._plan.parallelism, F.col(SUBTASK))
+                    frame = placed.mapInArrow(level, PIECES_SCHEMA)
                 self.epoch_log.planned()
                 try:
-                    return given.collect()
+                    return frame.collect()
                 except (PySparkException, Py4JError) as error:
                     cause = cause_of(error)
                     if attempt == attempts or self._halted or limit.expired:

@@ -129,9 +129,9 @@ class EpochMeasurements:
         read = _wall([round(seconds * 1e6) for seconds in self.read_seconds], slots)
         merge = write = 0
         for level in levels:
-            some = [measured for name in level for measured in by_name.get(name, ())]
-            merge += _wall([measured.merge_us for measured in some], slots)
-            write += _wall([measured.write_us for measured in some], slots)
+            of_level = [measured for name in level for measured in by_name.get(name, ())]
+            merge += _wall([measured.merge_us for measured in of_level], slots)
+            write += _wall([measured.write_us for measured in of_level], slots)
         known = {READ: read, MERGE: merge, WRITE: write}
         total = sum(known.values())
         if total > action_us:
@@ -147,17 +147,17 @@ class EpochMeasurements:
 
     def hosts(self) -> list[pb.HostFigures]:
         """Return the figures of the fullest process of each host."""
-        found: dict[str, pb.HostFigures] = {}
+        fullest: dict[str, pb.HostFigures] = {}
         spilled: dict[str, int] = {}
         for subtask in self.subtasks:
             host = subtask.memory.host
             spilled[host] = spilled.get(host, 0) + subtask.memory.spilled_bytes
-            if host not in found or subtask.memory.peak_bytes > found[host].peak_bytes:
-                found[host] = subtask.memory
-        for host, figures in found.items():
+            if host not in fullest or subtask.memory.peak_bytes > fullest[host].peak_bytes:
+                fullest[host] = subtask.memory
+        for host, figures in fullest.items():
             figures.spilled_bytes = spilled[host]
             _bound(figures)
-        return [found[host] for host in sorted(found)]
+        return [fullest[host] for host in sorted(fullest)]
 
 
 _looked_up: dict[str, tuple[float, int]] = {}
@@ -172,8 +172,8 @@ def _used(cache: HostCache) -> int:
     return used
 
 
-def _is(one: SubtaskFigures, operator_id: str) -> bool:
-    return one.operator.operator_id == operator_id
+def _is(subtask: SubtaskFigures, operator_id: str) -> bool:
+    return subtask.operator.operator_id == operator_id
 
 
 def _wall(times_us: Sequence[int], slots: int) -> int:

@@ -21,7 +21,7 @@ def stages(
     head: pb.CheckpointMetadata,
     epoch: int,
     clocks: Mapping[str, Clock],
-    told: EpochEdits,
+    edits: EpochEdits,
     *,
     meter: Meter | None = None,
 ) -> list[StageFunction]:
@@ -29,7 +29,7 @@ def stages(
     return [
         StageFunction(
             state_url=plan.state_url,
-            works=tuple(_work(plan, head, epoch, clocks, place, told=told) for place in places),
+            works=tuple(_work(plan, head, epoch, clocks, place, edits=edits) for place in places),
             share=plan.share,
             meter=meter,
         )
@@ -57,7 +57,7 @@ def _work(
     clocks: Mapping[str, Clock],
     place: OperatorPlace,
     *,
-    told: EpochEdits,
+    edits: EpochEdits,
 ) -> LevelOperator:
     name = place.operator.operator_id
     task = SubtaskTask(
@@ -70,8 +70,8 @@ def _work(
         late_us=clocks[name].late_us,
         watermark_us=clocks[name].watermark_us,
         epoch_time_us=clocks[name].epoch_time_us,
-        edits=told.edits.get(name, ()),
-        compacting_epoch=told.compacting_epoch.get(name),
+        edits=edits.edits.get(name, ()),
+        compacting_epoch=edits.compacting_epoch.get(name),
         deliveries=place.outgoing or (NOTHING,),
         staging=plan.staging(place),
         staged_only=plan.staged_only(place),

@@ -70,7 +70,7 @@ class EpochLog:
     _late: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.told = _logger.about(job=self.plan.job_id, run=self.run)
+        self.logger = _logger.about(job=self.plan.job_id, run=self.run)
         self._cautioned: set[str] = set()
         """Operators whose warning was logged; one per run is enough."""
         self._clock = _SteadyClock(self.environment)
@@ -142,7 +142,7 @@ class EpochLog:
             if entry.operator_id not in self._cautioned and (text := entry_warning(entry)) is not None:
                 self._cautioned.add(entry.operator_id)
                 label = stored_label(entry.operator_id, entry.definition)
-                self.told.about(epoch=record.epoch, operator=entry.operator_id).warning("%s: %s", label, text)
+                self.logger.about(epoch=record.epoch, operator=entry.operator_id).warning("%s: %s", label, text)
 
     def ended(
         self, record: pb.CheckpointMetadata, reports: Reports, clocks: Mapping[str, Clock], batch_id: int | None
@@ -166,28 +166,28 @@ class EpochLog:
         """Note that the action of an epoch failed and is repeated."""
         self.observers.metrics.event(Event.RETRY)
         attempts = self.plan.settings.attempts
-        told = self.told.about(epoch=epoch)
-        told.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
+        logger = self.logger.about(epoch=epoch)
+        logger.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
 
     def cleanup_failed(self, error: StatebedError) -> None:
         """Note that a clean-up failed."""
         self.observers.metrics.event(Event.CLEANUP_FAILURE)
-        self.told.warning("clean-up failed: %s", error)
+        self.logger.warning("clean-up failed: %s", error)
 
     def failed(self, failure: BaseException, epoch: int) -> None:
         """Note the error that ends the query before `epoch` is committed."""
         fenced = isinstance(failure, FencedError)
         self.observers.metrics.event(Event.FENCED if fenced else Event.FAILURE)
-        told = self.told.about(epoch=epoch)
-        told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
+        logger = self.logger.about(epoch=epoch)
+        logger.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
         now_us = self._clock.now_us()
         attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch}
         problem = f"{type(failure).__name__}: {failure}"
         self.observers.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
 
     def _log(self, summary: EpochSummary) -> None:
-        told = self.told.about(epoch=summary.epoch)
-        told.info(
+        logger = self.logger.about(epoch=summary.epoch)
+        logger.info(
             "epoch %d: %d rows in, %d late, %d out, %.3f s",
             summary.epoch,
             summary.rows_in,
@@ -195,11 +195,17 @@ class EpochLog:
             summary.rows_out,
             summary.duration_us / 1e6,
         )
-        for name, one in summary.operators.items():
-            if one.rows_late:
+        for name, operator in summary.operators.items():
+            if operator.rows_late:
                 # Worth one message; after that it is normal for this job.
-                tell = told.info if name in self._late else told.warning
-                tell("operator %s: %d of %d rows were late", name, one.rows_late, one.rows_in, extra={"operator": name})
+                tell = logger.info if name in self._late else logger.warning
+                tell(
+                    "operator %s: %d of %d rows were late",
+                    name,
+                    operator.rows_late,
+                    operator.rows_in,
+                    extra={"operator": name},
+                )
                 self._late.add(name)
 
     def _span(self, summary: EpochSummary) -> EpochSpan:

@@ -76,18 +76,18 @@ class StageFunction:
         passing: list[pa.RecordBatch] = []
         try:
             placed = (_placed(batch, index) for batch in batches)
-            given = (arrival for batch in placed for arrival in _arrivals(batch, own, passing))
+            arrivals = (arrival for batch in placed for arrival in _arrivals(batch, own, passing))
             if self.groups is not None:
                 rows: Mapping[int, Iterable[pa.RecordBatch]] = {
                     next(iter(own)): self._taken(self.groups, placed, passing, index)
                 }
             elif len(own) == 1:
                 # A single branch: rows are processed as they arrive.
-                rows = {next(iter(own)): (part for _, part in given)}
+                rows = {next(iter(own)): (part for _, part in arrivals)}
             else:
                 gathered: dict[int, list[pa.RecordBatch]] = {}
-                for branch, one in given:
-                    gathered.setdefault(branch, []).append(one)
+                for branch, arrived in arrivals:
+                    gathered.setdefault(branch, []).append(arrived)
                 rows = gathered
             for work in self.works:
                 yield from self._subtask(work, index, rows)
@@ -131,9 +131,9 @@ class StageFunction:
         yield piece(index, REPORT, report.to_bytes())
         for route in work.routes:
             for part in slices_of(outputs, FILE_ROWS):
-                given = route.rows(part)
-                if given is not None:
-                    yield from routed(given, route.number, task.parallelism, broadcast=route.feed.input.broadcast)
+                routed_rows = route.rows(part)
+                if routed_rows is not None:
+                    yield from routed(routed_rows, route.number, task.parallelism, broadcast=route.feed.input.broadcast)
 
 
 def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:

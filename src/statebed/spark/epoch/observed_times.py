@@ -35,11 +35,11 @@ class ObservedTimes:
         latest = self._latest(plan)
         known: list[int | None] = observed_ms(before)
         known += [None] * (len(self._watermarks) - len(known))
-        found = []
-        for one, earlier in zip(self._watermarks, known, strict=True):
-            times = [time for time in (earlier, latest.get(one.node_id)) if time is not None]
-            found.append(pb.ObservedEventTime(max_ms=max(times) if times else None))
-        return found
+        event_times = []
+        for watermark, earlier in zip(self._watermarks, known, strict=True):
+            times = [time for time in (earlier, latest.get(watermark.node_id)) if time is not None]
+            event_times.append(pb.ObservedEventTime(max_ms=max(times) if times else None))
+        return event_times
 
     def _latest(self, plan: Any) -> dict[str, int]:
         """Return the greatest event time of the batch by watermark node."""
@@ -47,13 +47,13 @@ class ObservedTimes:
         if not nodes or any(node is None for node in nodes):
             self._paths = list(_watermark_paths(plan, ()))
             nodes = [_followed(plan, path) for path in self._paths]
-        found: dict[str, int] = {}
+        by_node: dict[str, int] = {}
         for node in nodes:
             statistics = node.eventTimeStats().value()
             if int(statistics.count()) > 0:
                 key = str(node.nodeId().toString())
-                found[key] = max(int(statistics.max()), found.get(key, int(statistics.max())))
-        return found
+                by_node[key] = max(int(statistics.max()), by_node.get(key, int(statistics.max())))
+        return by_node
 
 
 def _followed(plan: Any, path: tuple[int, ...]) -> Any:

@@ -70,7 +70,7 @@ def part_expression(part: Part, columns: Columns) -> Column:
         value = functools.reduce(operator.mul, (columns.number(factor) for factor in part.factors))
     else:
         value = columns.column(part.factors[0])
-    for name in part.given:
+    for name in part.required:
         value = F.when(F.col(columns.names[name]).isNotNull(), value)
     if part.reduce is Reduce.SKETCH:
         return F.hll_sketch_agg(F.when(value.isNotNull(), F.xxhash64(value)), part.precision)

@@ -45,11 +45,11 @@ class Preaggregation:
     @cached_property
     def layout(self) -> Layout:
         """Layout of groups."""
-        one = self.operator.preaggregated
-        assert one is not None
-        names = [f"g{number}" for number in range(len(one.columns))]
-        latest = names[one.columns.names.index(LATEST)]
-        return Layout(one, tuple(names), self.rows.sources, latest=latest)
+        groups = self.operator.preaggregated
+        assert groups is not None
+        names = [f"g{number}" for number in range(len(groups.columns))]
+        latest = names[groups.columns.names.index(LATEST)]
+        return Layout(groups, tuple(names), self.rows.sources, latest=latest)
 
     @cached_property
     def placed(self) -> PlacedGroups | None:
@@ -60,13 +60,13 @@ class Preaggregation:
         """
         if any(part.reduce is Reduce.SKETCH for part in parts_of(self.operator.partials) or ()):
             return None
-        one = self.layout.input.columns.names.index(ROW_COUNT)
-        return PlacedGroups(self.layout, self.sources, self.layout.columns[one])
+        count_at = self.layout.input.columns.names.index(ROW_COUNT)
+        return PlacedGroups(self.layout, self.sources, self.layout.columns[count_at])
 
     def groups(self, batch: DataFrame, *, late_us: int | None) -> DataFrame:
         """Return one row for each group of the batch; if placed, with the subtask that owns it."""
-        grouped, computed, given = self._columns
-        return batch.groupBy(*grouped, self._apart(late_us)).agg(*computed).select(*given)
+        grouped, computed, outputs = self._columns
+        return batch.groupBy(*grouped, self._apart(late_us)).agg(*computed).select(*outputs)
 
     @cached_property
     def _columns(self) -> tuple[list[Column], list[Column], list[Column]]:
@@ -81,7 +81,7 @@ class Preaggregation:
         owner = owner_expression([columns.column(Factor(key.name)) for key in self.operator.keys], self.parallelism)
         # The groups of each source show how far it has advanced.
         source = [F.col(SOURCE)] if len(self.rows.sources) > 1 else []
-        given = [
+        outputs = [
             *([] if self.placed is None else [owner.alias(SUBTASK)]),
             *source,
             F.col(_APART if isinstance(self.operator, WindowAggregate) else LATEST).alias(TIME),
@@ -90,7 +90,7 @@ class Preaggregation:
                 for column, name in zip([*keys, *map(F.col, computed)], self.layout.columns, strict=True)
             ),
         ]
-        return [*keys, *source], [column.alias(name) for name, column in computed.items()], given
+        return [*keys, *source], [column.alias(name) for name, column in computed.items()], outputs
 
     def _apart(self, late_us: int | None) -> Column:
         """Return the column that separates groups of one key: the pane, or whether their rows are late."""

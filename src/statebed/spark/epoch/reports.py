@@ -121,7 +121,7 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
 
     `operators` has the label of each operator by its id.
     """
-    found: dict[tuple[str, int], SubtaskReport] = {}
+    by_subtask: dict[tuple[str, int], SubtaskReport] = {}
     seen: dict[str, int] = {}
     failures: list[StatebedError] = []
     for row in rows:
@@ -129,14 +129,14 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
         if row[BRANCH] == FAILED:
             failures.append(_shipped_error(payload))
         elif row[BRANCH] == REPORT:
-            _take(found, SubtaskReport.from_bytes(payload), operators)
+            _take(by_subtask, SubtaskReport.from_bytes(payload), operators)
         else:
             for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
                 seen[source] = max(latest, seen.get(source, latest))
     if failures:
         raise failures[0]
     wanted = {(name, index) for name in operators for index in range(parallelism)}
-    missing, surplus = sorted(wanted - set(found)), sorted(set(found) - wanted)
+    missing, surplus = sorted(wanted - set(by_subtask)), sorted(set(by_subtask) - wanted)
     if missing or surplus:
         raise SubtaskError(
             f"of {len(wanted)} subtasks, {_listed(missing, operators)} did not report, and "
@@ -144,7 +144,7 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
             where=", ".join(operators.values()),
             fix="start the job again; if the error returns, report it with the Spark version",
         )
-    reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
+    reports = {name: [by_subtask[name, index] for index in range(parallelism)] for name in operators}
     return AcceptedReports(reports, seen)
 
 
@@ -152,8 +152,8 @@ def _listed(subtasks: Sequence[tuple[str, int]], labels: Mapping[str, str]) -> s
     return "; ".join(f"subtask {index} of {labels.get(name, name)}" for name, index in subtasks) or "none"
 
 
-def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, labels: Mapping[str, str]) -> None:
-    other = found.setdefault((report.operator_id, report.subtask_index), report)
+def _take(by_subtask: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, labels: Mapping[str, str]) -> None:
+    other = by_subtask.setdefault((report.operator_id, report.subtask_index), report)
     if other.reference != report.reference or other.outbox != report.outbox:
         raise NondeterminismError(
             f"two attempts at subtask {report.subtask_index} returned different results",
@@ -165,8 +165,8 @@ def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, la
 
 def operator_entry(record: pb.CheckpointMetadata, operator_id: str) -> pb.OperatorEntry:
     """Return the operator's entry in the record, or an empty one."""
-    found = [entry for entry in record.operators if entry.operator_id == operator_id]
-    return found[0] if found else pb.OperatorEntry(operator_id=operator_id)
+    entries = [entry for entry in record.operators if entry.operator_id == operator_id]
+    return entries[0] if entries else pb.OperatorEntry(operator_id=operator_id)
 
 
 def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:

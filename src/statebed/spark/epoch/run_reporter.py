@@ -54,7 +54,7 @@ class RunReporter:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._has_end = False
-        self._told = _logger.about(job=run.job_id, run=run.number)
+        self._logger = _logger.about(job=run.job_id, run=run.number)
         self._thread = threading.Thread(target=self._beat, name=f"statebed-heartbeat-{run.job_id}", daemon=True)
 
     def start(self) -> None:
@@ -77,12 +77,14 @@ class RunReporter:
         atexit.unregister(self._exited)
         end = self._end(outcome, failure)
         self._show(end)
-        self._told.info("run %d has ended: %s", end.run, pb.RunOutcome.Name(outcome).removeprefix("RUN_").lower())
+        self._logger.info("run %d has ended: %s", end.run, pb.RunOutcome.Name(outcome).removeprefix("RUN_").lower())
         writer = threading.Thread(target=self._put_end, args=(end,), daemon=True)
         writer.start()
         writer.join(_END_SECONDS)
         if writer.is_alive():
-            self._told.warning("the end of the run is not recorded: the store did not answer within %g s", _END_SECONDS)
+            self._logger.warning(
+                "the end of the run is not recorded: the store did not answer within %g s", _END_SECONDS
+            )
 
     def failed(self, failure: BaseException) -> None:
         """Record that the run failed, or that a later run superseded it."""
@@ -107,7 +109,7 @@ class RunReporter:
         try:
             put_heartbeat(self._run.store, sign)
         except StatebedError as error:
-            self._told.warning("heartbeat failed: %s", error)
+            self._logger.warning("heartbeat failed: %s", error)
 
     def _show(self, end: pb.RunEnd | None) -> None:
         """Update the metrics of this process with what the folder shows to others."""
@@ -137,7 +139,7 @@ class RunReporter:
         try:
             put_end(self._run.store, end)
         except StatebedError as error:
-            self._told.warning("the end of the run is not recorded: %s", error)
+            self._logger.warning("the end of the run is not recorded: %s", error)
             return
         self._put_heartbeat()  # the last heartbeat: progress of the sources at the end
 
@@ -174,8 +176,8 @@ def _traceback_of(failure: BaseException) -> str:
     """Return the traceback of user code that caused the failure: from a worker, as text, or from this process."""
     cause: BaseException | None = failure
     while cause is not None:
-        if found := traceback_in(str(cause)):
-            return found
+        if remote := traceback_in(str(cause)):
+            return remote
         if isinstance(cause, PySparkException | Py4JError):
             return ""
         if not isinstance(cause, StatebedError):

@@ -24,9 +24,9 @@ class SourceProgressBoard:
 
     def take(self, report: Mapping[str, Any]) -> None:
         """Store one of Spark's progress reports, as parsed from its JSON."""
-        found = progress_of(report, self._names)
+        progress = progress_of(report, self._names)
         with self._lock:
-            self._newest = found
+            self._newest = progress
 
     def newest(self) -> Sequence[pb.SourceProgress]:
         with self._lock:
@@ -36,14 +36,14 @@ class SourceProgressBoard:
 def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.SourceProgress, ...]:
     """Return the sources of a progress report; `names` are the job's names for them, in Spark's order."""
     sources = report.get("sources") or []
-    found = []
+    progress = []
     for number, source in enumerate(sources):
         end, latest = _text(source.get("endOffset")), _text(source.get("latestOffset"))
         behind = offsets_behind(end, latest) if latest else None
-        told = (source.get("metrics") or {}).get(_BEHIND)
-        if behind is None and told is not None:
-            behind = int(float(told))
-        found.append(
+        reported = (source.get("metrics") or {}).get(_BEHIND)
+        if behind is None and reported is not None:
+            behind = int(float(reported))
+        progress.append(
             pb.SourceProgress(
                 source=names[number] if number < len(names) else f"source {number + 1}",
                 description=str(source.get("description") or "")[:_MOST_OFFSET],
@@ -56,7 +56,7 @@ def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.Sou
                 processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),
             )
         )
-    return tuple(found)
+    return tuple(progress)
 
 
 def _text(offset: object) -> str:

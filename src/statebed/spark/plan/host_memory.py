@@ -185,9 +185,9 @@ class TaskShare:
 def cache_path(folder: str | None, *, firm: bool, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the cache on this host. Disks differ, so the host's own environment is used."""
     own = environ.get(variable_of("cache_folder"), "").strip()
-    given = folder if firm or not own else own
-    if given is not None:
-        return Path(given).expanduser()
+    chosen = folder if firm or not own else own
+    if chosen is not None:
+        return Path(chosen).expanduser()
     home = environ.get("XDG_CACHE_HOME", "").strip()
     usual = (Path(home) if home else Path.home() / ".cache") / "statebed"
     there = _nearest(usual)

@@ -33,15 +33,15 @@ _TIMEOUT_MS = 30_000
 
 def kafka_options(df: DataFrame) -> list[Mapping[str, str] | None]:
     """Return the options of each stream of a DataFrame, in Spark's order; None for other sources than Kafka."""
-    found: list[Mapping[str, str] | None] = []
+    by_stream: list[Mapping[str, str] | None] = []
     for leaf in stream_leaves(df):
         try:
             is_kafka = str(leaf.sourceName()).lower() == "kafka"
             options = dict(leaf.extraOptions().asCaseSensitiveMap()) if is_kafka else None
         except (Py4JError, TypeError):
             options = None  # another kind of leaf
-        found.append(options)
-    return found
+        by_stream.append(options)
+    return by_stream
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _described(jvm: Any, admin: Any, topics: Sequence[str]) -> Available:
             names.add(topic)
     described = admin.describeTopics(names).allTopicNames().get()
     specs = jvm.org.apache.kafka.clients.admin.OffsetSpec
-    found: dict[str, TopicState] = {}
+    states: dict[str, TopicState] = {}
     for topic in names:
         description = described.get(topic)
         numbers = [int(partition.partition()) for partition in description.partitions()]
@@ -135,7 +135,7 @@ def _described(jvm: Any, admin: Any, topics: Sequence[str]) -> Available:
                 request.put(jvm.org.apache.kafka.common.TopicPartition(topic, number), spec)
             answer = admin.listOffsets(request).all().get()
             ends[label] = {int(key.partition()): int(answer.get(key).offset()) for key in answer.keySet()}
-        found[str(topic)] = TopicState(
+        states[str(topic)] = TopicState(
             str(description.topicId()), {number: (ends["first"][number], ends["end"][number]) for number in numbers}
         )
-    return found
+    return states

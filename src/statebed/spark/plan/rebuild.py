@@ -29,7 +29,7 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
 
     `store` is the job's folder.
     """
-    found: dict[str, Rebuild | str] = {}
+    by_sink: dict[str, Rebuild | str] = {}
     for sink_id, wanted in topology.sinks.items():
         origins = [
             (place.operator, outgoing)
@@ -39,15 +39,15 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
         ]
         operator, outgoing = origins[0]
         if len(origins) > 1:
-            found[sink_id] = "its rows come from several operators"
+            by_sink[sink_id] = "its rows come from several operators"
         elif any(output != MAIN for output, _ in outgoing.origins):
-            found[sink_id] = "late rows and side outputs are not kept in state"
+            by_sink[sink_id] = "late rows and side outputs are not kept in state"
         elif not isinstance(operator, ResultsInState):
-            found[sink_id] = NOT_IN_STATE
+            by_sink[sink_id] = NOT_IN_STATE
         else:
             task = TaskInfo(job_id, operator.operator_id)
-            found[sink_id] = operator.why_incomplete() or partial(_rebuilt, operator, outgoing, task, store)
-    return found
+            by_sink[sink_id] = operator.why_incomplete() or partial(_rebuilt, operator, outgoing, task, store)
+    return by_sink
 
 
 class RebuildableOperator(Operator, ResultsInState, Protocol):

@@ -43,21 +43,23 @@ class Layout:
         """Return the rows of this branch in the form of its operator's input."""
         table, schema = pa.Table.from_batches(batches), self.input.schema
         slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: self.time}
-        given = {
+        by_name = {
             column.name: column_as(one_chunk(table[slots[column.name]]), column.type)
             for column in schema
             if column.name in slots
         }
-        given[KEY_HASH] = from_numpy(key_hashes([given[key] for key in self.input.keys], table.num_rows), pa.int64())
+        by_name[KEY_HASH] = from_numpy(
+            key_hashes([by_name[key] for key in self.input.keys], table.num_rows), pa.int64()
+        )
         if WEIGHT in schema.names:
-            given[WEIGHT] = from_numpy(np.ones(table.num_rows, dtype=np.int64), pa.int64())
-        return pa.Table.from_arrays([given[name] for name in schema.names], schema=schema)
+            by_name[WEIGHT] = from_numpy(np.ones(table.num_rows, dtype=np.int64), pa.int64())
+        return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
 
-def column_as(given: pa.Array, kind: pa.DataType) -> pa.Array:
+def column_as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert a column to the operator's type; sketches to registers, which are bit-identical in every attempt."""
-    sketches = kind == CODES and not pa.types.is_list(given.type)
-    return registers_of(given) if sketches else given.cast(kind)
+    sketches = kind == CODES and not pa.types.is_list(column.type)
+    return registers_of(column) if sketches else column.cast(kind)
 
 
 @dataclass
@@ -147,7 +149,7 @@ class PlacedGroups:
 
     def take(self, batches: Iterable[pa.RecordBatch], seen: MaxEventTimes) -> pa.Table:
         """Return all groups in a total order."""
-        found = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
-        for batch in found:
+        groups = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
+        for batch in groups:
             seen.see(batch, self.layout, self.sources)
-        return in_total_order(self.layout.rows(found))
+        return in_total_order(self.layout.rows(groups))

@@ -130,8 +130,8 @@ def feeding(
         ]
         passes.append(_in_one_pass(frames[edge], rows))
     df = passes[0]
-    for one in passes[1:]:
-        df = df.unionByName(one)
+    for further in passes[1:]:
+        df = df.unionByName(further)
     layouts = {
         branch.number: _layout(branch, [slots.name(place) for place in places[branch.number]]) for branch in branches
     }
@@ -147,9 +147,9 @@ def _layout(branch: Branch, slots: Sequence[str]) -> Layout:
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
     """Return the columns of an input and their types; the last is the time of its rows if not their event time."""
     columns = _feed_columns(feed)
-    found = analysed(frame, columns, where=where)
-    check_steps(frame, found, where=where)
-    return columns, [field.dataType for field in found.schema.fields]
+    result = analysed(frame, columns, where=where)
+    check_steps(frame, result, where=where)
+    return columns, [field.dataType for field in result.schema.fields]
 
 
 def _feed_columns(feed: Feed) -> list[Column]:

@@ -84,12 +84,12 @@ def streams_of(df: DataFrame) -> list[int]:
 
     The order is that of Spark's query, which has an offset for each entry and a source for each number.
     """
-    found: list[Any] = []
+    distinct: list[Any] = []
     numbers = []
     for leaf in stream_leaves(df):
-        number = next((place for place, known in enumerate(found) if known.equals(leaf)), len(found))
-        if number == len(found):
-            found.append(leaf)
+        number = next((place for place, known in enumerate(distinct) if known.equals(leaf)), len(distinct))
+        if number == len(distinct):
+            distinct.append(leaf)
         numbers.append(number)
     return numbers
 

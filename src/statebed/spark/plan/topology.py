@@ -58,15 +58,15 @@ class OutgoingRows:
     stream: str
     origins: tuple[tuple[str, tuple[Step, ...]], ...]
     """Outputs and the steps after them; several if a union combines them again."""
-    given: Output
+    output: Output
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
-        found = [
-            with_weights(stepped(outputs[output], steps), self.given)
+        parts = [
+            with_weights(stepped(outputs[output], steps), self.output)
             for output, steps in self.origins
             if output in outputs
         ]
-        return pa.concat_tables([self.given.schema.empty_table(), *found])
+        return pa.concat_tables([self.output.schema.empty_table(), *parts])
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
             numbers: list[int] = []
             for origin, steps in origins(graph, frames, edge):
                 if origin in frames:
-                    found = sources_of(graph, origin)
-                    branches.append(Branch(count, origin, node.operator, feed, found))
+                    origin_sources = sources_of(graph, origin)
+                    branches.append(Branch(count, origin, node.operator, feed, origin_sources))
                 else:
                     levels[number] = max(levels[number], levels[origin.node] + 1)
                     routes.setdefault(origin.node, []).append(Route(count, origin.output, steps, feed))
@@ -193,8 +193,8 @@ def origins(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tupl
         yield edge, ()
         return
     added = (node.step,) if isinstance(node, StepNode) else ()
-    for one in node.inputs:
-        for origin, steps in origins(graph, frames, one):
+    for input_edge in node.inputs:
+        for origin, steps in origins(graph, frames, input_edge):
             yield origin, (*steps, *added)
 
 
@@ -203,8 +203,8 @@ def sources_of(graph: Graph, edge: Edge) -> tuple[str, ...]:
     node = graph.nodes[edge.node]
     if isinstance(node, SourceNode):
         return (node.name,)
-    found: Iterable[str] = (name for input_ in node.inputs for name in sources_of(graph, input_))
-    return tuple(dict.fromkeys(found))
+    names: Iterable[str] = (name for input_ in node.inputs for name in sources_of(graph, input_))
+    return tuple(dict.fromkeys(names))
 
 
 def _outgoing(
@@ -214,15 +214,15 @@ def _outgoing(
     outgoing: dict[int, list[OutgoingRows]] = {}
     streams: dict[str, SinkStream] = {}
     for sink_id, edge in sinks.items():
-        node, given = graph.nodes[edge.node], graph.output(edge)
+        node, output = graph.nodes[edge.node], graph.output(edge)
         direct = isinstance(node, OperatorNode)
         stream = edge.output if direct else stream_for(sink_id)
         streams[sink_id] = SinkStream(node.operator.operator_id if isinstance(node, OperatorNode) else "", stream)
-        found: dict[int, list[tuple[str, tuple[Step, ...]]]] = {}
+        by_node: dict[int, list[tuple[str, tuple[Step, ...]]]] = {}
         for origin, steps in origins(graph, frames, edge):
-            found.setdefault(origin.node, []).append((origin.output, steps))
-        for number, some in found.items():
+            by_node.setdefault(origin.node, []).append((origin.output, steps))
+        for number, outputs in by_node.items():
             there = outgoing.setdefault(number, [])
             if stream not in {other.stream for other in there}:
-                there.append(OutgoingRows(stream, tuple(some), given))
+                there.append(OutgoingRows(stream, tuple(outputs), output))
     return outgoing, streams

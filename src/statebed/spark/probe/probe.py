@@ -95,8 +95,8 @@ def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Sett
         _logger.about(job=job_id).warning("job %s: executors %s were busy and not probed", job_id, ", ".join(unreached))
     skew = max((skew_of(answer["time_us"] / 1e6, began, began + took) for answer in answers), key=abs, default=0.0)
     if abs(skew) > SKEW_SECONDS:
-        told = _logger.about(job=job_id)
-        told.warning(
+        logger = _logger.about(job=job_id)
+        logger.warning(
             "job %s: the clock of an executor is off by %.1f s, and so are the times that it writes", job_id, skew
         )
     return ProbeReport(tuple(answers), unreached, min(answer["memory"] for answer in answers), skew)
@@ -128,7 +128,7 @@ def _probe_all(
     session: SparkSession, wanted: dict[str, Any], *, deadline: float, timeout: float, job_id: str
 ) -> list[Answer]:
     """Return one answer per executor; repeat the probe while there are executors that no task has reached."""
-    found: dict[tuple[str, str], Answer] = {}
+    by_executor: dict[tuple[str, str], Answer] = {}
     for wave in range(_WAVES):
         known = executors_of(session)
         tasks = min(_MOST_TASKS, max(1, sum(executor.slots for executor in known)))
@@ -138,14 +138,14 @@ def _probe_all(
                 session.sparkContext, wanted, tasks=tasks, timeout=max(0.0, deadline - time.monotonic())
             )
         except TimeoutError as error:
-            if found:
+            if by_executor:
                 break
             raise _no_answer(known, timeout, job_id=job_id) from error
         for answer in answers:
-            found.setdefault((answer["executor_id"], answer["host"]), answer)
-        if len(found) >= len(executors_of(session)):
+            by_executor.setdefault((answer["executor_id"], answer["host"]), answer)
+        if len(by_executor) >= len(executors_of(session)):
             break
-    return list(found.values())
+    return list(by_executor.values())
 
 
 def _run_tasks(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: float) -> list[Answer]:
@@ -213,13 +213,13 @@ def _no_answer(known: list[Executor], timeout: float, *, job_id: str) -> Executo
 
 def refuse(answers: list[Answer], *, here: Mapping[str, str], state: str, job_id: str) -> None:
     """Raise an error that names every executor that cannot work, with the fix for the first reason."""
-    found = [(name_of(answer), *problem) for answer in answers if (problem := problem_of(answer, here, state=state))]
-    if found:
-        count = f"{len(found)} of {len(answers)} executors" if len(answers) > 1 else "the executor"
+    refused = [(name_of(answer), *problem) for answer in answers if (problem := problem_of(answer, here, state=state))]
+    if refused:
+        count = f"{len(refused)} of {len(answers)} executors" if len(answers) > 1 else "the executor"
         raise ExecutorError(
-            f"{count} cannot run the job: " + "; ".join(f"{name}: {what}" for name, what, _ in found),
+            f"{count} cannot run the job: " + "; ".join(f"{name}: {what}" for name, what, _ in refused),
             where=f"job {job_id}",
-            fix=found[0][2],
+            fix=refused[0][2],
         )
 
 
@@ -284,9 +284,9 @@ def _seen_here(answer: Answer, store: ObjectStore) -> Answer:
 def _clean(store: ObjectStore, marker: str) -> None:
     """Remove what the driver and executors wrote; leftovers do no harm."""
     with suppress(StatebedError):
-        for one in store.list_level(PROBE_FOLDER).objects:
-            if one.path.startswith(marker):
-                store.delete(one.path)
+        for written in store.list_level(PROBE_FOLDER).objects:
+            if written.path.startswith(marker):
+                store.delete(written.path)
 
 
 def _check_cache_here(wanted: Mapping[str, Any], *, job_id: str) -> None:

@@ -30,7 +30,7 @@ def answers(_: Iterable[Any], *, wanted: dict[str, Any]) -> Iterator[dict[str, A
 
 def answer(wanted: dict[str, Any]) -> dict[str, Any]:
     """Examine this process and its host. `problems` are texts by topic."""
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "executor_id": executor_id(),
         "host": socket.gethostname(),
         "user": _user(),
@@ -39,20 +39,20 @@ def answer(wanted: dict[str, Any]) -> dict[str, Any]:
         "time_us": time.time_ns() // 1000,
         "problems": {},
     }
-    problems = found["problems"]
+    problems = findings["problems"]
     try:
-        found |= identity()
-        found["memory"] = importlib.import_module("statebed.state.memory.budget").available_memory()
+        findings |= identity()
+        findings["memory"] = importlib.import_module("statebed.state.memory.budget").available_memory()
     except Exception as error:  # noqa: BLE001 - whatever an import can raise is the answer
         problems["import"] = f"{type(error).__name__}: {error}"
-        return found
+        return findings
     if wanted["state_url"]:
         with _noted(problems, "state"):
-            found["written"] = _try_state(wanted["state_url"], wanted["marker"])
+            findings["written"] = _try_state(wanted["state_url"], wanted["marker"])
     with _noted(problems, "cache"):
-        found["cache"] = try_cache(wanted["cache_folder"], firm=wanted["cache_folder_is_firm"])
+        findings["cache"] = try_cache(wanted["cache_folder"], firm=wanted["cache_folder_is_firm"])
     time.sleep(wanted["linger_seconds"])
-    return found
+    return findings
 
 
 def identity() -> dict[str, Any]:

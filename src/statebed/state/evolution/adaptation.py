@@ -54,11 +54,11 @@ class SchemaHistory:
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:
         """Stored schema by schema id, or None where it equals the current schema."""
-        found = {}
+        schemas = {}
         for entry in self.schemas:
             schema = find_schema([entry], entry.schema_id, where=self.where)
-            found[entry.schema_id] = None if same_schema(schema, self.current) else schema
-        return found
+            schemas[entry.schema_id] = None if same_schema(schema, self.current) else schema
+        return schemas
 
 
 def in_stored_types(rows: pa.Table, stored: pa.Schema) -> pa.Table:

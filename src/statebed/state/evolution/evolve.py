@@ -114,7 +114,7 @@ def _sources(
 ) -> dict[str, str | None]:
     """Map each column to the stored column it continues, or to None if it is new."""
     fresh = {new_name: old_name for new_name, old_name in renames.items() if applied.get(new_name) != old_name}
-    found: dict[str, str | None] = {}
+    renamed: dict[str, str | None] = {}
     for name in new:
         # Stop at a name that is another column of the program: earlier names belong to that column.
         earlier = next(
@@ -126,9 +126,9 @@ def _sources(
             None,
         )
         if earlier in old:
-            found[name] = earlier
-    taken = set(found.values())
-    return {name: found.get(name, name if name in old and name not in taken else None) for name in new}
+            renamed[name] = earlier
+    taken = set(renamed.values())
+    return {name: renamed.get(name, name if name in old and name not in taken else None) for name in new}
 
 
 def _with_ids(

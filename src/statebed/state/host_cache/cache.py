@@ -130,7 +130,7 @@ class HostCache:
             self._failed("open a copy of", error)
             return None
         try:
-            found = self._opened(descriptor, path, label, in_memory=in_memory)
+            copy = self._opened(descriptor, path, label, in_memory=in_memory)
         except CorruptObjectError as error:
             self.counts.damaged += 1
             _log.warning("removed a damaged copy, its rows are read from the store: %s", error)
@@ -143,7 +143,7 @@ class HostCache:
         finally:
             os.close(descriptor)
         self.counts.hits += 1
-        return found
+        return copy
 
     def add(self, label: str, kinds: Mapping[str, npt.DTypeLike], write: Write, *, most: int, nbytes: int) -> bool:
         """Write a copy with at most `most` values in each fixed-width column and about `nbytes` in total.
@@ -185,14 +185,14 @@ class HostCache:
         reads = in_memory or is_address_space_limited()
         data = _read(descriptor, status.st_size) if reads else mapped(descriptor)
         known = identity in _checked
-        found = column_file(data, path, label=label, check=not known)
+        copy = column_file(data, path, label=label, check=not known)
         _checked.add(identity)
         now = time.time_ns()
         if now - status.st_atime_ns > _FRESH_SECONDS * 1e9:
             # Set only the access time, because the modification time shows whether the file was written.
             with contextlib.suppress(OSError):
                 os.utime(descriptor, ns=(now, status.st_mtime_ns))
-        return found
+        return copy
 
     def _failed(self, what: str, error: BaseException) -> None:
         self.counts.failures += 1

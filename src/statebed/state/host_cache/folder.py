@@ -172,15 +172,15 @@ class CacheFolder:
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """Return access time, size and path of all files, temporary ones first, then the coldest first."""
-        found = []
+        files = []
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name.endswith((SUFFIX, _MAKING)):
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
                         read = 0 if entry.name.endswith(_MAKING) else status.st_atime_ns
-                        found.append((read, _size(status), Path(entry.path)))
-        return sorted(found)
+                        files.append((read, _size(status), Path(entry.path)))
+        return sorted(files)
 
 
 def _is_left_over(path: Path) -> bool:

@@ -221,10 +221,10 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
         )
     columns = []
     for field in schema:
-        found = table.schema.field(field.name).type
-        if found != field.type:
+        column_type = table.schema.field(field.name).type
+        if column_type != field.type:
             raise InputError(
-                f"the column {field.name!r} of the {what} has the type {found} instead of {field.type}",
+                f"the column {field.name!r} of the {what} has the type {column_type} instead of {field.type}",
                 where=where,
                 fix=f"cast the column to {field.type}",
             )
@@ -243,9 +243,9 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
 def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
     """Return the rows in the order of their hashes (ties in row order), and the sorted hashes."""
     if (loops := loops_for(len(hashes))) is not None:
-        order, found = np.empty(len(hashes), dtype=np.int64), np.empty_like(hashes)
-        if loops.order_by_hash(hashes, order, found):
-            return order, found
+        order, in_order = np.empty(len(hashes), dtype=np.int64), np.empty_like(hashes)
+        if loops.order_by_hash(hashes, order, in_order):
+            return order, in_order
     rows = np.uint64((1 << max(len(hashes) - 1, 1).bit_length()) - 1)
     # Sorting integers that pack the upper bits of the hash with the row is several times faster than a stable argsort.
     packed = hashes & ~rows
@@ -253,11 +253,11 @@ def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
     packed.sort()
     packed &= rows
     order = packed.view(np.int64)
-    found = hashes.take(order)
-    if (found[1:] < found[:-1]).any():
+    in_order = hashes.take(order)
+    if (in_order[1:] < in_order[:-1]).any():
         order = np.argsort(hashes, kind="stable")
-        found = hashes.take(order)
-    return order, found
+        in_order = hashes.take(order)
+    return order, in_order
 
 
 def _rows_of(indices: pa.Array) -> Rows:

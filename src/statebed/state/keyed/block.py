@@ -129,8 +129,8 @@ class Block:
 
     def check_sound(self) -> None:
         """Raise if a file was found to be damaged. Reads no file."""
-        for one in self._frozen:
-            one.check_sound()
+        for frozen_run in self._frozen:
+            frozen_run.check_sound()
 
     def _runs(self) -> Iterator[SortedRun | FrozenRun]:
         """Yield the runs in memory, then the frozen ones, newest first."""
@@ -165,8 +165,8 @@ class Block:
         """Return the live rows of some groups, run by run; `BatchMatches.rows` holds group numbers."""
         pieces: list[BatchMatches] = []
         newer: list[FrozenRun] = []
-        for one in self._runs():
-            run, frozen = _run_of(one), one if isinstance(one, FrozenRun) else None
+        for held_run in self._runs():
+            run, frozen = _run_of(held_run), held_run if isinstance(held_run, FrozenRun) else None
             at, rows = groups.candidates(run, span)
             piece = BatchMatches(run, frozen, at, rows).where(run.alive(at, expired_until))
             if frozen is not None:
@@ -199,9 +199,9 @@ class Block:
         If `pick` is None, select the rows that changed since the last checkpoint.
         """
         newer: list[FrozenRun] = []
-        for one in self._runs():
-            if pick is not None or one.dirty_rows:
-                run = _run_of(one)
+        for held_run in self._runs():
+            if pick is not None or held_run.dirty_rows:
+                run = _run_of(held_run)
                 start = int(np.searchsorted(run.hashes, np.uint64(first)))
                 end = int(np.searchsorted(run.hashes, np.uint64(last), side="right"))
                 if pick is None:
@@ -209,20 +209,20 @@ class Block:
                 else:
                     times = None if run.times is None else run.times[start:end]
                     rows = start + np.flatnonzero(pick(run.marks[start:end], times))
-                if isinstance(one, FrozenRun):
+                if isinstance(held_run, FrozenRun):
                     rows = self._newest_of(run, rows, newer)
                 if len(rows):
-                    yield run, rows, one.marks_at(rows)
-            if isinstance(one, FrozenRun):
-                newer.append(one)
+                    yield run, rows, held_run.marks_at(rows)
+            if isinstance(held_run, FrozenRun):
+                newer.append(held_run)
 
     def _newest_of(self, frozen: SortedRun, rows: Rows, newer: Sequence[FrozenRun]) -> Rows:
         """Return the given rows of a frozen run whose keys are neither in memory nor in a newer frozen run."""
         if len(rows):
             rows = self._loose.find(batch_of(frozen, rows), rows)[1]
-        for one in newer:
+        for newer_run in newer:
             if len(rows):
-                rows = rows.compress(~one.run.find(batch_of(frozen, rows))[1])
+                rows = rows.compress(~newer_run.run.find(batch_of(frozen, rows))[1])
         return rows
 
     def changed(self, first: int, last: int) -> Iterator[tuple[SortedRun, Rows, Marks | None]]:
@@ -282,10 +282,10 @@ class Block:
     def delete_where(self, first: int, last: int, pick: Pick) -> int:
         """Delete the rows in a range of hashes that `pick` selects, and return their number."""
         wanted = {id(run): rows for run, rows, _ in self.current(first, last, pick)}
-        for one in list(self._runs()):
-            run = _run_of(one)
+        for held_run in list(self._runs()):
+            run = _run_of(held_run)
             if id(run) in wanted:
-                self._delete(run, one if isinstance(one, FrozenRun) else None, wanted[id(run)])
+                self._delete(run, held_run if isinstance(held_run, FrozenRun) else None, wanted[id(run)])
         return sum(len(rows) for rows in wanted.values())
 
     def has_expired(self, until_us: int) -> None:
@@ -393,8 +393,8 @@ class Block:
             edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * most_bytes)))
         made = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
         if not len(edges):
-            for one in chosen:
-                one.remove()
+            for merged_run in chosen:
+                merged_run.remove()
             self._frozen = (made[0], *self._frozen[count:])
             self._located = None
             return [self]
@@ -432,14 +432,14 @@ class Block:
         self._located = None
 
     def _drop_files(self) -> None:
-        for one in self._frozen:
-            one.remove()
+        for frozen_run in self._frozen:
+            frozen_run.remove()
         self._frozen = ()
         self._located = None
 
 
-def _run_of(one: SortedRun | FrozenRun) -> SortedRun:
-    return one.run if isinstance(one, FrozenRun) else one
+def _run_of(held_run: SortedRun | FrozenRun) -> SortedRun:
+    return held_run.run if isinstance(held_run, FrozenRun) else held_run
 
 
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:

@@ -159,9 +159,9 @@ class Blocks:
         """Return the same as `of`, after bringing the rows of these blocks to memory or mapped files. Call without the
         lock.
         """
-        found = self.of(hashes)
-        moved = [slot for slot, start, end in found if self.fetch(slot, hashes[start:end])]
-        return self.of(hashes) if moved else found
+        spans = self.of(hashes)
+        moved = [slot for slot, start, end in spans if self.fetch(slot, hashes[start:end])]
+        return self.of(hashes) if moved else spans
 
     def fetch(self, slot: Slot, hashes: Hashes | None = None) -> bool:
         """Bring the rows of a block to this host. Return True if the blocks may have been split.
@@ -236,8 +236,8 @@ class Blocks:
             elif slot.cached is not None:
                 self._tiers.cache.touch(slot.cached)
             blocks = slot.block.split(block_bytes=self.block_bytes)
-            for one in self._replaced(slot, blocks):
-                self._charges.account(one, moment)
+            for part in self._replaced(slot, blocks):
+                self._charges.account(part, moment)
             if slot.block.needs_merge or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
                 self._to_merge.append(slot)
 
@@ -314,8 +314,8 @@ class Blocks:
         """
         with self.locked():
             if slot.gone or slot.block.present or slot.changes != changes:
-                for one in loaded if isinstance(loaded, tuple) else ():
-                    one.remove()
+                for unused in loaded if isinstance(loaded, tuple) else ():
+                    unused.remove()
                 return False
             slot.block.install(loaded)
             slot.changes += 1
@@ -418,8 +418,8 @@ class Blocks:
             blocks = slot.block.merge(self._tiers.folder, most_bytes=self._spilled_bytes, piece_bytes=piece)
             self._charges.uncount(slot)
             made = self._replaced(slot, blocks)
-            for one in made:
-                self._charges.account(one, self._memory.moment())
+            for part in made:
+                self._charges.account(part, self._memory.moment())
             self._to_count += made
         give_back_pages()
 

@@ -76,7 +76,7 @@ class CachedRuns:
 
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
         """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""
-        found = []
+        runs = []
         for file in sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first), reverse=True):
             wanted = intersection(file.owned, owned)
             if wanted is None or not holds_some(file):
@@ -84,15 +84,15 @@ class CachedRuns:
             run = self._run(file)
             if run is None:
                 return None
-            found.append(run.part(wanted))
-        return tuple(run for run in found if len(run.run))
+            runs.append(run.part(wanted))
+        return tuple(run for run in runs if len(run.run))
 
     def _run(self, file: pb.FileEntry) -> FrozenRun | None:
         if file.path not in self._open:
-            found = self._opened(file)
-            if found is None:
+            opened = self._opened(file)
+            if opened is None:
                 return None
-            self._open[file.path] = found
+            self._open[file.path] = opened
         return self._open[file.path]
 
     def _opened(self, file: pb.FileEntry) -> FrozenRun | None:

@@ -95,11 +95,11 @@ def plan(
     due = sorted(((much, range_) for much, range_ in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
     chosen: list[pb.HashRange] = []
     spent = 0.0
-    for _, one in due:
-        size = bytes_in(files, one)
+    for _, hash_range in due:
+        size = bytes_in(files, hash_range)
         if (chosen or not alone) and most_bytes is not None and spent + size > most_bytes:
             break
-        chosen.append(one)
+        chosen.append(hash_range)
         spent += size
     if not chosen:
         return None if most_bytes is None else _compaction_of_deltas(files, owned, most_bytes=most_bytes)
@@ -150,14 +150,14 @@ class KeyedCompaction:
             # Pieces, and one row group that is read or written. Small inputs take less.
             most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
             with memory.reserve(self.owner, Purpose.MERGES, most):
-                for one in self.plan.ranges:
-                    outputs += self._compacted(one)
+                for hash_range in self.plan.ranges:
+                    outputs += self._compacted(hash_range)
         except BaseException:
             Edit(inputs=(), outputs=tuple(outputs)).discard()
             raise
         remains = self.plan.inputs
-        for one in self.plan.ranges:
-            remains = without_range(remains, one)
+        for hash_range in self.plan.ranges:
+            remains = without_range(remains, hash_range)
         return Edit(inputs=self.plan.inputs, outputs=tuple(outputs), remains=remains)
 
     def _compacted(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:

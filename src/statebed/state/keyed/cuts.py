@@ -53,11 +53,11 @@ def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: floa
     """Join neighbouring ranges as long as the sum of their sizes is at most `most`."""
     result: list[pb.HashRange] = []
     size = 0.0
-    for one, added in zip(ranges, sizes, strict=True):
+    for hash_range, added in zip(ranges, sizes, strict=True):
         if result and size + added <= most:
-            result[-1] = pb.HashRange(first=result[-1].first, last=one.last)
+            result[-1] = pb.HashRange(first=result[-1].first, last=hash_range.last)
             size += added
         else:
-            result.append(one)
+            result.append(hash_range)
             size = added
     return result

@@ -31,11 +31,11 @@ class Extents:
     @classmethod
     def of_files(cls, files: Iterable[pb.FileEntry], *, row_bytes: int) -> "Extents":
         """Build one extent per file from the file entries alone."""
-        found = list(files)
+        entries = list(files)
         return cls(
-            np.array([max(file.min_key_hash, file.owned.first) for file in found], dtype=np.uint64),
-            np.array([min(file.max_key_hash, file.owned.last) for file in found], dtype=np.uint64),
-            np.array([_memory_of(file, row_bytes) * _owned_share(file) for file in found], dtype=np.float64),
+            np.array([max(file.min_key_hash, file.owned.first) for file in entries], dtype=np.uint64),
+            np.array([min(file.max_key_hash, file.owned.last) for file in entries], dtype=np.uint64),
+            np.array([_memory_of(file, row_bytes) * _owned_share(file) for file in entries], dtype=np.float64),
         )
 
     @classmethod
@@ -48,11 +48,11 @@ class Extents:
     @classmethod
     def concatenated(cls, parts: "Iterable[Extents]") -> "Extents":
         empty = np.zeros(0, dtype=np.uint64)
-        found = [cls(empty, empty, np.zeros(0)), *parts]
+        all_parts = [cls(empty, empty, np.zeros(0)), *parts]
         return cls(
-            np.concatenate([extents.firsts for extents in found]),
-            np.concatenate([extents.lasts for extents in found]),
-            np.concatenate([extents.nbytes for extents in found]),
+            np.concatenate([extents.firsts for extents in all_parts]),
+            np.concatenate([extents.lasts for extents in all_parts]),
+            np.concatenate([extents.nbytes for extents in all_parts]),
         )
 
     def bytes_in(self, whole: pb.HashRange) -> float:

@@ -138,8 +138,8 @@ def _ordered(groups: Rows, hashes: Hashes, rows: pa.Table, table: KeyedTable) ->
     elements = table.key_schema.names[table.prefix_columns :]
     columns = {_PLACE: from_numpy(groups, pa.int64()), _HASH: from_numpy(hashes, pa.uint64())}
     keys = pa.table({**columns, **{name: one_chunk(rows[name]) for name in elements}})
-    found = sort_indices(keys, keys.column_names)
-    order = np.frombuffer(found.buffers()[1], dtype=np.uint64, count=len(found)).astype(np.int64)
+    indices = sort_indices(keys, keys.column_names)
+    order = np.frombuffer(indices.buffers()[1], dtype=np.uint64, count=len(indices)).astype(np.int64)
     return groups.take(order), take_rows(rows, order)
 
 

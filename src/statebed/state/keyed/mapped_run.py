@@ -166,8 +166,8 @@ def newest(frozen: Sequence[FrozenRun], overlay: SortedRun | None) -> SortedRun:
     Deleted rows that are in no file are left out.
     """
     result = overlay
-    for one in frozen:
-        result = one.below(result, 0, len(one))
+    for frozen_run in frozen:
+        result = frozen_run.below(result, 0, len(frozen_run))
     assert result is not None
     return result.without_forgotten()
 
@@ -195,8 +195,8 @@ def merged_parts(
             pieces = _merged_pieces(frozen, bounds, complete=complete, piece_bytes=piece_bytes)
             parts.append(FrozenRun.write(pieces, table, folder, most_rows=most_rows))
     except BaseException:
-        for one in parts:
-            one.remove()
+        for written_part in parts:
+            written_part.remove()
         raise
     return parts
 
@@ -208,10 +208,10 @@ def _merged_pieces(
     at = [start for start, _ in bounds]
     for to in _steps(frozen, bounds, piece_bytes=piece_bytes):
         result: SortedRun | None = None
-        for one, start, end in zip(frozen, at, to, strict=True):
+        for frozen_run, start, end in zip(frozen, at, to, strict=True):
             # If many runs cover different ranges, few of them have rows here.
             if start < end:
-                result = one.below(result, start, end)
+                result = frozen_run.below(result, start, end)
         if result is None:
             result = frozen[0].below(None, at[0], at[0])
         yield result.without_forgotten() if complete else result

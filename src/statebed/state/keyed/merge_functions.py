@@ -121,8 +121,8 @@ def _extreme_of_two(merge: Merge, old: pa.ChunkedArray, new: pa.ChunkedArray) ->
         return function(old, new)
     # Arrow cannot compare timestamps with a time zone here; all timestamps order like their integers.
     number = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
-    found = function(one_chunk(old).view(number), one_chunk(new).view(number))
-    return pa.chunked_array([found.view(kind)])
+    extremes = function(one_chunk(old).view(number), one_chunk(new).view(number))
+    return pa.chunked_array([extremes.view(kind)])
 
 
 def _has_extremes(kind: pa.DataType) -> bool:

@@ -119,14 +119,14 @@ def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Conta
     if slot.offer is None:
         return group
     left = most_bytes - slot.offer.nbytes
-    for one in slots:
-        if one is slot or one in but or one.offer is None or one.offer.spilling:
+    for candidate in slots:
+        if candidate is slot or candidate in but or candidate.offer is None or candidate.offer.spilling:
             continue
-        if one.offer.last_used <= slot.offer.last_used:
-            left -= one.offer.nbytes
+        if candidate.offer.last_used <= slot.offer.last_used:
+            left -= candidate.offer.nbytes
             if left < 0:
                 break
-            group.append(one)
+            group.append(candidate)
     return group
 
 

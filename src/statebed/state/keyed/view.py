@@ -137,7 +137,7 @@ class KeyedView:
         repeat.
         """
         batch = self._batch(keys)
-        found = np.zeros(len(batch), dtype=np.bool_)
+        has_values = np.zeros(len(batch), dtype=np.bool_)
         source = np.full(len(batch), -1, dtype=np.int64)
         tables = [pa.schema([field.with_nullable(True) for field in self.table.value_schema]).empty_table()]
         count = 0
@@ -147,15 +147,15 @@ class KeyedView:
                     remember = self._last_batch is not None
                     for piece in self._alive(slot.block.locate(batch, start, end, remember=remember)[0]):
                         rows = batch.order[piece.rows]
-                        found[rows] = True
+                        has_values[rows] = True
                         source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
                         count += len(rows)
                         tables.append(values_of(piece.run, piece.at, tables[0].schema))
                     self._blocks.settle([slot])
         table = pa.concat_tables(tables)
-        indices = from_numpy(source, pa.int64(), valid=found)
+        indices = from_numpy(source, pa.int64(), valid=has_values)
         columns = [one_chunk(column).take(indices) for column in table.columns]
-        return pa.Table.from_arrays(columns, schema=table.schema), found
+        return pa.Table.from_arrays(columns, schema=table.schema), has_values
 
     def scan(self) -> Iterator[pa.Table]:
         """Yield all rows by hash, in pieces that fit into memory: keys, `_time` if rows expire, values.
@@ -242,18 +242,18 @@ class KeyedView:
         """Delete keys, and return a mask of those that had values. Keys may repeat."""
         self._check_open()
         batch = self._batch(keys)
-        found = np.zeros(len(batch), dtype=np.bool_)
+        had_values = np.zeros(len(batch), dtype=np.bool_)
         with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
             parts = self._blocks.available(batch.hashes)
             with self._blocks.locked():
                 for slot, start, end in parts:
                     alive = self._alive(slot.block.locate(batch, start, end)[0])
                     for piece in alive:
-                        found[batch.order[piece.rows]] = True
+                        had_values[batch.order[piece.rows]] = True
                     slot.block.delete(alive)
                 self._blocks.settle(slot for slot, _, _ in parts)
         self._forget_keys()
-        return found
+        return had_values
 
     def delete_elements(self, keys: Batch) -> int:
         """Delete all rows of groups of a multiset table, and return their number. `keys` has each group once."""
@@ -514,13 +514,13 @@ class KeyedView:
         with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
             parts = self._blocks.available(unique.hashes)
             with self._blocks.locked():
-                found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
-                alive = self._alive([piece for _, pieces, _ in found for piece in pieces])
+                located = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
+                alive = self._alive([piece for _, pieces, _ in located for piece in pieces])
                 times = _latest(times, alive)
                 written = WrittenValues(values, alive, function)
-                for slot, pieces, missing in found:
+                for slot, pieces, missing in located:
                     slot.block.put(pieces, missing, unique, written, times)
-                self._blocks.settle(slot for slot, _, _ in found)
+                self._blocks.settle(slot for slot, _, _ in located)
 
     def _groups(self, keys: Batch) -> Groups:
         groups = Groups.of(keys, self.table)
@@ -617,8 +617,8 @@ class KeyedView:
             if due:
                 count += self._delete_where(owned, pick, self.dependents)
                 with self._blocks.locked():
-                    for one in self._blocks.within(owned):
-                        one.block.has_expired(until)
+                    for part in self._blocks.within(owned):
+                        part.block.has_expired(until)
         self.expired_rows += count
         return count
 

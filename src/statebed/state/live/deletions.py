@@ -25,42 +25,45 @@ Mask = npt.NDArray[np.bool_]
 class _Rows:
     """Rows of all tombstones of one kind."""
 
-    found: RowSet
+    deleted: RowSet
     sequences: npt.NDArray[np.uint64]
 
 
 class Deletions:
     """Decides which rows a set of tombstones hides."""
 
-    def __init__(self, some: Sequence[pb.Tombstone], *, keys: Sequence[str]) -> None:
-        self._ranges = [tombstone for tombstone in some if tombstones.kind_of(tombstone) is None]
+    def __init__(self, deletions: Sequence[pb.Tombstone], *, keys: Sequence[str]) -> None:
+        self._ranges = [tombstone for tombstone in deletions if tombstones.kind_of(tombstone) is None]
         self._rows = [
-            _of_kind([tombstone for tombstone in some if tombstones.kind_of(tombstone) is kind], keys)
+            _of_kind([tombstone for tombstone in deletions if tombstones.kind_of(tombstone) is kind], keys)
             for kind in DeletionKind
-            if any(tombstones.kind_of(tombstone) is kind for tombstone in some)
+            if any(tombstones.kind_of(tombstone) is kind for tombstone in deletions)
         ]
-        self.nbytes = sum(row.found.nbytes + row.sequences.nbytes for row in self._rows)
+        self.nbytes = sum(row.deleted.nbytes + row.sequences.nbytes for row in self._rows)
 
     def visible(self, rows: pa.Table) -> Mask:
         """Return a mask of the rows that no tombstone hides; `rows` have the columns of files."""
         hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
         visible = np.ones(rows.num_rows, dtype=np.bool_)
         times = int64_values(rows[TIME]) if self._ranges else None
-        for one in self._ranges:
+        for tombstone in self._ranges:
             assert times is not None
-            span = one.delete_time_range
-            hidden = (times >= span.start_us) & (times < span.end_us) & (sequences <= np.uint64(one.sequence))
-            visible &= ~(hidden & (hashes >= np.uint64(one.owned.first)) & (hashes <= np.uint64(one.owned.last)))
+            span = tombstone.delete_time_range
+            hidden = (times >= span.start_us) & (times < span.end_us) & (sequences <= np.uint64(tombstone.sequence))
+            visible &= ~(
+                hidden & (hashes >= np.uint64(tombstone.owned.first)) & (hashes <= np.uint64(tombstone.owned.last))
+            )
         for kind in self._rows:
             # All rows of a tombstone are in its owned range, so comparing keys is enough.
-            for theirs, ours in kind.found.pairs(rows):
+            for theirs, ours in kind.deleted.pairs(rows):
                 visible[theirs[sequences[theirs] <= kind.sequences[ours]]] = False
         return visible
 
 
-def _of_kind(some: Sequence[pb.Tombstone], keys: Sequence[str]) -> _Rows:
-    parts = [tombstones.rows_of(tombstone) for tombstone in some]
+def _of_kind(deletions: Sequence[pb.Tombstone], keys: Sequence[str]) -> _Rows:
+    parts = [tombstones.rows_of(tombstone) for tombstone in deletions]
     sequences = [
-        np.full(part.num_rows, tombstone.sequence, dtype=np.uint64) for part, tombstone in zip(parts, some, strict=True)
+        np.full(part.num_rows, tombstone.sequence, dtype=np.uint64)
+        for part, tombstone in zip(parts, deletions, strict=True)
     ]
     return _Rows(RowSet(pa.concat_tables(parts).combine_chunks(), keys=keys), np.concatenate(sequences))

@@ -49,14 +49,18 @@ class RowSet:
         if not len(candidates):
             return
         needed = [KEY_HASH, *self._columns]
-        some = _comparable(rows.select(needed).take(from_numpy(candidates, pa.int64())))
-        mixed = _mixed(uint64_values(some[KEY_HASH]), some, self._hashed)
+        candidate_rows = _comparable(rows.select(needed).take(from_numpy(candidates, pa.int64())))
+        mixed = _mixed(uint64_values(candidate_rows[KEY_HASH]), candidate_rows, self._hashed)
         first = np.searchsorted(self._hashes, mixed, side="left")
         behind = np.searchsorted(self._hashes, mixed, side="right")
         while len(open_rows := np.flatnonzero(first < behind)):
             ours = self._order[first[open_rows]]
             equal = np.ones(len(open_rows), dtype=np.bool_)
-            taken = some if len(open_rows) == some.num_rows else some.take(from_numpy(open_rows, pa.int64()))
+            taken = (
+                candidate_rows
+                if len(open_rows) == candidate_rows.num_rows
+                else candidate_rows.take(from_numpy(open_rows, pa.int64()))
+            )
             for name, column in self._columns.items():
                 equal &= column.equals(ours, one_chunk(taken[name]))
             if equal.any():
@@ -65,10 +69,10 @@ class RowSet:
 
     def contains(self, rows: pa.Table) -> Mask:
         """Return a mask of the rows that are in the set."""
-        found = np.zeros(rows.num_rows, dtype=np.bool_)
+        contained = np.zeros(rows.num_rows, dtype=np.bool_)
         for theirs, _ in self.pairs(rows):
-            found[theirs] = True
-        return found
+            contained[theirs] = True
+        return contained
 
     def repeated(self, rows: pa.Table) -> Mask:
         """Return a mask of rows that equal an earlier one with the same hash; `rows` are the rows of the set."""
@@ -80,9 +84,9 @@ class RowSet:
             first = np.repeat(np.minimum.reduceat(self._order, starts), lengths)[maybe]
             mine = self._order[maybe]
             equal = mine != first
-            some = _comparable(rows.take(from_numpy(mine, pa.int64())))
+            my_rows = _comparable(rows.take(from_numpy(mine, pa.int64())))
             for name, column in self._columns.items():
-                equal &= column.equals(first, one_chunk(some[name]))
+                equal &= column.equals(first, one_chunk(my_rows[name]))
             repeated[mine] = equal
         return repeated
 

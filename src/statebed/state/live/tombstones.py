@@ -136,11 +136,11 @@ def hides_range(tombstone: pb.Tombstone, file: pb.FileEntry, start_us: int, end_
     )
 
 
-def hide_all(some: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
+def hide_all(deletions: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
     """Return whether the time ranges among these tombstones together certainly hide every row of the file."""
     spans = [
         (tombstone.delete_time_range.start_us, tombstone.delete_time_range.end_us)
-        for tombstone in some
+        for tombstone in deletions
         if kind_of(tombstone) is None and _applies_to_all(tombstone, file)
     ]
     reached = file.min_time_us

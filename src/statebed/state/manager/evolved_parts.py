@@ -53,12 +53,14 @@ class PartsByVersion:
 
 def by_shape(parts: Iterable[StoredPart], earlier: Sequence[pb.TableConfig]) -> PartsByVersion:
     """Separate the parts of a table that are stored as one of several earlier versions defined it."""
-    found = list(parts)
-    config = next((one for part in found if (one := earlier_config(part.config, earlier)) is not None), None)
+    all_parts = list(parts)
+    config = next(
+        (matching for part in all_parts if (matching := earlier_config(part.config, earlier)) is not None), None
+    )
     if config is None:
-        return PartsByVersion(found)
-    old = [part for part in found if _is_earlier(part.config, config)]
-    return PartsByVersion([part for part in found if not _is_earlier(part.config, config)], old, config)
+        return PartsByVersion(all_parts)
+    old = [part for part in all_parts if _is_earlier(part.config, config)]
+    return PartsByVersion([part for part in all_parts if not _is_earlier(part.config, config)], old, config)
 
 
 def earlier_config(stored: pb.TableConfig, earlier: Sequence[pb.TableConfig]) -> pb.TableConfig | None:

@@ -265,8 +265,8 @@ class _RowTable(ABC, Generic[V]):
 
     def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
         metadata, uploads = changes.write()
-        for one in uploads:
-            upload(one)
+        for file_upload in uploads:
+            upload(file_upload)
         return StoredPart(self.config, metadata)
 
     def abandon(self, changes: RowChanges, /) -> None:

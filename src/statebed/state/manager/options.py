@@ -38,8 +38,8 @@ class ManagerOptions:
 
     def __post_init__(self) -> None:
         where, fix = "ManagerOptions", "use numbers of at least 1"
-        given = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
-        numbers = [checked_number(number, "number", where=where, fix=fix) for number in given]
+        options = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
+        numbers = [checked_number(number, "number", where=where, fix=fix) for number in options]
         modes = "give CompactionMode.BACKGROUND, IN_LINE or OFF"
         check_kind(self.compaction, CompactionMode, "compaction", where=where, fix=modes)
         if min(numbers) < 1 or self.timeout_seconds <= 0:

@@ -30,9 +30,9 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
     """
     if not completed:
         raise SubtaskError("no subtask has completed its checkpoint", fix="wait for the checkpoints of all subtasks")
-    for one in completed:
+    for completion in completed:
         fix = "pass the result of each checkpoint: its future's result()"
-        check_kind(one, CheckpointCompleted, "result of a subtask", where="operator_entry", fix=fix)
+        check_kind(completion, CheckpointCompleted, "result of a subtask", where="operator_entry", fix=fix)
     first = completed[0]
     indices = sorted(result.task.subtask_index for result in completed)
     alike = {
@@ -137,13 +137,13 @@ def stored_alike(
     return metadata, references[task.subtask_index]
 
 
-def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointMetadata) -> bool:
+def same_state(metadata: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointMetadata) -> bool:
     """Return whether two metadata objects of one subtask differ only in their epoch."""
     return (
-        one.HasField("watermark_us") == other.HasField("watermark_us")
-        and one.watermark_us == other.watermark_us
-        and sorted(one.tables) == sorted(other.tables)
-        and all(one.tables[name] == other.tables[name] for name in one.tables)
+        metadata.HasField("watermark_us") == other.HasField("watermark_us")
+        and metadata.watermark_us == other.watermark_us
+        and sorted(metadata.tables) == sorted(other.tables)
+        and all(metadata.tables[name] == other.tables[name] for name in metadata.tables)
     )
 
 

@@ -112,14 +112,15 @@ class TableManager:
         shapes = {
             name: by_shape(parts_of(parts, name).values(), (earlier or {}).get(name, ())) for name in sorted(configs)
         }
-        found = {name: evolved(configs[name], shape.present) for name, shape in shapes.items()}
-        self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
+        evolved_tables = {name: evolved(configs[name], shape.present) for name, shape in shapes.items()}
+        self.evolutions = {name: table.differences for name, table in evolved_tables.items() if table.differences}
         """Accepted differences between the program's and the stored definitions, by table."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         make = partial(managed, task=task, in_flight=self._in_flight, tiers=self._tiers, cache=cache)
         combine = (combines or {}).get
         self._tables = {
-            name: make(restored.config, restored.parts, combine=combine(name)) for name, restored in found.items()
+            name: make(restored.config, restored.parts, combine=combine(name))
+            for name, restored in evolved_tables.items()
         }
         self._earlier = {
             name: make(restored.config, restored.parts, combine=None)

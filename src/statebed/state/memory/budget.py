@@ -20,8 +20,8 @@ _GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 def budget_of(environment: Mapping[str, str] = os.environ) -> int:
     """Return the budget of this process in bytes."""
-    given = environment.get(VARIABLE, "")
-    return parse_bytes(given, where=VARIABLE) if given else min(MOST, available_memory() // SHARE)
+    setting = environment.get(VARIABLE, "")
+    return parse_bytes(setting, where=VARIABLE) if setting else min(MOST, available_memory() // SHARE)
 
 
 def guarantees_of(shares: Mapping[str, float], budget: int) -> dict[str, int]:

@@ -29,10 +29,10 @@ WASTE_FACTOR = 1.25
 
 def root_buffers(*data: Held) -> frozenset[Root]:
     """Return the allocations that `data` keeps alive."""
-    found: set[Root] = set()
-    for one in data:
-        _add_roots(one, found)
-    return frozenset(found)
+    roots: set[Root] = set()
+    for held in data:
+        _add_roots(held, roots)
+    return frozenset(roots)
 
 
 def held_bytes(*data: Held) -> int:
@@ -70,28 +70,28 @@ def pieces(data: R, *, limit: int) -> Iterator[R]:
     yield from pieces(data.slice(half), limit=limit)
 
 
-def _add_roots(data: Held, found: set[Root]) -> None:
+def _add_roots(data: Held, roots: set[Root]) -> None:
     if isinstance(data, pa.RecordBatch | pa.Table):
         for column in data.columns:
-            _add_roots(column, found)
+            _add_roots(column, roots)
     elif isinstance(data, pa.ChunkedArray):
         for chunk in data.chunks:
-            _add_roots_of_array(chunk, found)
+            _add_roots_of_array(chunk, roots)
     elif isinstance(data, pa.Array):
-        _add_roots_of_array(data, found)
+        _add_roots_of_array(data, roots)
     elif isinstance(data, pa.Buffer):
-        found.add(_root(data))
+        roots.add(_root(data))
     else:
-        found.add(_numpy_root(data))
+        roots.add(_numpy_root(data))
 
 
-def _add_roots_of_array(array: pa.Array, found: set[Root]) -> None:
+def _add_roots_of_array(array: pa.Array, roots: set[Root]) -> None:
     for buffer in array.buffers():
         if buffer is not None and buffer.size:
-            found.add(_root(buffer))
+            roots.add(_root(buffer))
     if _may_hold_dictionaries(array.type):
         for dictionary in _dictionaries(array):
-            _add_roots_of_array(dictionary, found)
+            _add_roots_of_array(dictionary, roots)
 
 
 def _may_hold_dictionaries(kind: pa.DataType) -> bool:

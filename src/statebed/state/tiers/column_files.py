@@ -246,10 +246,10 @@ def _part(data: pa.Buffer, part: _ColumnPart, path: Path, *, check: bool) -> pa.
         return pa.py_buffer(b"")
     if part.start + part.size > data.size:
         raise _damaged(path)
-    found = data.slice(part.start, part.size)
-    if check and int(google_crc32c.value(found)) != part.checksum:
+    content = data.slice(part.start, part.size)
+    if check and int(google_crc32c.value(content)) != part.checksum:
         raise _damaged(path)
-    return found
+    return content
 
 
 def _damaged(path: Path) -> CorruptObjectError:

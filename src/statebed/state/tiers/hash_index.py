@@ -146,8 +146,8 @@ class _HashDirectory:
         if self.crowded:
             return _searched(hashes, wanted)
         if (loops := loops_for(len(wanted))) is not None:
-            found: tuple[Rows, Mask] = loops.find(self.starts, self.lowest, self.shift, hashes, wanted)
-            return found
+            places_and_mask: tuple[Rows, Mask] = loops.find(self.starts, self.lowest, self.shift, hashes, wanted)
+            return places_and_mask
         inside = wanted
         if len(wanted) and (wanted[0] < hashes[0] or wanted[-1] > hashes[-1]):
             inside = np.clip(wanted, hashes[0], hashes[-1])
@@ -170,8 +170,8 @@ class _HashDirectory:
 
 def _searched(hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
     if (loops := loops_for(len(wanted))) is not None:
-        found: tuple[Rows, Mask] = loops.search(hashes, wanted)
-        return found
+        places_and_mask: tuple[Rows, Mask] = loops.search(hashes, wanted)
+        return places_and_mask
     at = np.searchsorted(hashes, wanted)
     # A hash greater than all others is clipped to the last one, which it does not equal.
     return at, hashes.take(at, mode="clip") == wanted if len(hashes) else np.zeros(len(wanted), dtype=np.bool_)

@@ -55,10 +55,10 @@ class RowIndex:
         starts, ends = self._index.spans(wanted)
         counts = ends - starts
         before = np.cumsum(counts)
-        found = int(before[-1]) if len(before) else 0
-        if found > most:
+        count = int(before[-1]) if len(before) else 0
+        if count > most:
             return None
-        at = np.arange(found, dtype=np.int64)
+        at = np.arange(count, dtype=np.int64)
         at += np.repeat(ends - before, counts)
         return at if self._numbers is None else np.sort(self._numbers.take(at)).astype(np.int64)
 

@@ -105,9 +105,9 @@ def _clock(names: list[str]) -> str:
 
 def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Return a mask of the values that are in `wanted`, which is ascending."""
-    found = np.zeros(len(values), dtype=np.bool_)
+    contained = np.zeros(len(values), dtype=np.bool_)
     if not len(wanted):
-        return found
+        return contained
     maybe = np.arange(len(values), dtype=np.int64)
     if len(values) > max(FEW_VALUES, len(wanted) // 4):
         # With many values, filtering them by their leading bits first is faster, because that rules most of them out.
@@ -116,8 +116,8 @@ def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt
         marked[(wanted >> shift).view(np.int64)] = True
         maybe = np.flatnonzero(marked[(values >> shift).view(np.int64)])
     places = np.minimum(np.searchsorted(wanted, values[maybe]), len(wanted) - 1)
-    found[maybe] = wanted[places] == values[maybe]
-    return found
+    contained[maybe] = wanted[places] == values[maybe]
+    return contained
 
 
 def row_schema(spec: SegmentSpec) -> pa.Schema:
@@ -145,9 +145,9 @@ def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:
 
 
 def _with_columns_of(table: pa.Table, schema: pa.Schema, spec: SegmentSpec) -> pa.Table:
-    given = {field.name: field.type for field in table.schema}
+    types = {field.name: field.type for field in table.schema}
     wanted = {field.name: field.type for field in schema}
-    if given != wanted or len(table.schema) != len(given):
+    if types != wanted or len(table.schema) != len(types):
         raise InputError(
             f"rows with the columns {_described(table.schema)} do not fit the columns {_described(schema)}",
             where=f"table {spec.table!r}",

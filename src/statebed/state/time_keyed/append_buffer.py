@@ -86,8 +86,8 @@ class AppendBuffer:
         loose: list[pa.Table] = []
         with self._lock:
             for group in (*self._complete, self._open):
-                some, rows = group.pinned()
-                runs += some
+                group_runs, rows = group.pinned()
+                runs += group_runs
                 loose += rows
         return tuple(runs), tuple(loose)
 

@@ -61,9 +61,9 @@ class CachedFiles:
         if is_address_space_limited():
             return None
         for label in (self._label(file, None), self._label(file, self._owned)):
-            found = self._mapped(label)
-            if found is not None:
-                return found
+            mapped = self._mapped(label)
+            if mapped is not None:
+                return mapped
         if not make:
             return None
         share = _share(file, self._owned)

@@ -129,9 +129,9 @@ def tombstone_bytes_of(tiers: Tiers) -> int:
     return min(MAX_TOMBSTONE_BYTES, tiers.memory.budget // TOMBSTONES_IN_BUDGET)
 
 
-def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
+def too_many_tombstones(deletions: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
     """Return whether the number or size of tombstones exceeds `times` its limit."""
-    return len(some) > times * MAX_TOMBSTONES or tombstones.held_bytes(some) > times * most_bytes
+    return len(deletions) > times * MAX_TOMBSTONES or tombstones.held_bytes(deletions) > times * most_bytes
 
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:

@@ -88,10 +88,10 @@ class GivenRows:
     def _check_columns(self, rows: ArrowRows, names: Sequence[str]) -> None:
         check_rows(rows, "rows", where=self._where)
         wanted = {name: self.schema.field(name).type for name in names}
-        given = dict(zip(rows.schema.names, rows.schema.types, strict=True))
-        if given != wanted or len(rows.schema.names) != len(wanted):
+        types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
+        if types != wanted or len(rows.schema.names) != len(wanted):
             raise InputError(
-                f"the rows have the columns {given} instead of {wanted}",
+                f"the rows have the columns {types} instead of {wanted}",
                 where=self._where,
                 fix="select and cast the columns",
             )

@@ -280,9 +280,9 @@ class RowGroup:
         whole = self._merged(runs)
         with self._lock:
             self._runs = (whole,)
-        for one in runs:
-            whole.uses.add(one.uses)
-            one.close()
+        for moved_run in runs:
+            whole.uses.add(moved_run.uses)
+            moved_run.close()
 
     def _merged(self, runs: tuple[Segment, ...]) -> Segment:
         """Merge all runs, which are in memory, into one file on local disk."""

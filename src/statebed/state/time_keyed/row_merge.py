@@ -209,12 +209,12 @@ def _values(spec: SegmentSpec) -> list[str]:
     return [field.name for field in spec.schema if field.name not in spec.sort_columns and is_sortable(field.type)]
 
 
-def _comparable(one: pa.Array) -> tuple[int, Any]:
-    kind = one.type
+def _comparable(scalar_array: pa.Array) -> tuple[int, Any]:
+    kind = scalar_array.type
     if pa.types.is_temporal(kind) and (whole := _WHOLE.get(kind.bit_width)) is not None:
         # The range of Python's datetime is too small.
-        one = one.view(whole)
-    value = one[0].as_py()
+        scalar_array = scalar_array.view(whole)
+    value = scalar_array[0].as_py()
     if value is None:
         return _NULL, 0
     return (_NAN, 0) if isinstance(value, float) and np.isnan(value) else (0, value)

@@ -234,10 +234,10 @@ class TimeKeyedState:
     def newest_of(self, values: pa.Table) -> pa.Table:
         """Return keys and times of the newest generations that equal one of these rows (`_key_hash`, keys, values)."""
         hashes = np.unique(uint64_values(values[KEY_HASH]))
-        found = RowSet(values, keys=self.keys)
+        wanted = RowSet(values, keys=self.keys)
         columns = [*self.keys, TIME]
         pieces = self.snapshot(lambda live: live.files).in_order(WantedRows(hashes=hashes))
-        equal = (filtered(rows, found.contains(rows)).select(columns) for rows in pieces)
+        equal = (filtered(rows, wanted.contains(rows)).select(columns) for rows in pieces)
         return pa.concat_tables([self.empty.select(columns), *equal])
 
     def adapt(self, file: pb.FileEntry, rows: pa.Table) -> pa.Table:
@@ -442,9 +442,9 @@ class TimeKeyedState:
 
     def _pinned_rows(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
         """Pin and return the runs and loose rows that are not in a live file; the caller unpins each run."""
-        found = [*(group.pinned() for taken in self._pending for group in taken.groups), self.buffer.pinned()]
-        return tuple(run for runs, _ in found for run in runs), tuple(
-            rows for _, taken_rows in found for rows in taken_rows
+        pinned = [*(group.pinned() for taken in self._pending for group in taken.groups), self.buffer.pinned()]
+        return tuple(run for runs, _ in pinned for run in runs), tuple(
+            rows for _, taken_rows in pinned for rows in taken_rows
         )
 
     def _segment_of(self, file: pb.FileEntry) -> Segment:

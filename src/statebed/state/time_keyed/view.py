@@ -190,8 +190,8 @@ class TimeKeyedView:
             self._delete(DeletionKind.VALUE, deleted)
             return
         # Deleting only the newest generation would bring an older one back, so delete by key and time.
-        found = self._state.newest_of(deleted)
-        self._delete(DeletionKind.TIME_KEY, self._given.deleted(DeletionKind.TIME_KEY, found))
+        newest = self._state.newest_of(deleted)
+        self._delete(DeletionKind.TIME_KEY, self._given.deleted(DeletionKind.TIME_KEY, newest))
 
     def delete_times(self, start_us: int, end_us: int) -> None:
         """Delete the rows with start_us <= time < end_us, without reading any."""

@@ -134,12 +134,12 @@ class Binder:
         if builder is None:
             raise self._unknown(place, function)
         lambdas = tuple(self._lambda(argument) for argument in arguments if isinstance(argument, Lambda))
-        given = len(arguments) - len(lambdas)
-        misplaced = any(isinstance(argument, Lambda) for argument in arguments[:given])
-        if not builder.least <= given <= builder.most or len(lambdas) not in builder.lambdas or misplaced:
-            but = f"{given}, and {len(lambdas)} lambda functions" if lambdas else str(given)
+        operand_count = len(arguments) - len(lambdas)
+        misplaced = any(isinstance(argument, Lambda) for argument in arguments[:operand_count])
+        if not builder.least <= operand_count <= builder.most or len(lambdas) not in builder.lambdas or misplaced:
+            but = f"{operand_count}, and {len(lambdas)} lambda functions" if lambdas else str(operand_count)
             raise place.mistake(f"{function} takes {builder.takes()}, got {but}")
-        operands = tuple(self.operand(argument) for argument in arguments[:given])
+        operands = tuple(self.operand(argument) for argument in arguments[:operand_count])
         return _computed(builder.build(Site(place, function, operands, lambdas)))
 
     def _unknown(self, place: TextSpan, function: str) -> Exception:

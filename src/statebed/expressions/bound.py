@@ -161,7 +161,7 @@ def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.Dat
         batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
-        found = function(batch)
+        result = function(batch)
     except StatebedError:
         raise
     except Exception as error:
@@ -170,22 +170,22 @@ def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.Dat
             where=f"{where}; {raised_at(error)}" if where else raised_at(error),
             fix="see the traceback of its cause",
         ) from error
-    if not isinstance(found, pa.Array | pa.ChunkedArray):
+    if not isinstance(result, pa.Array | pa.ChunkedArray):
         raise InputError(
-            f"the function {name} must return an Arrow array, got {type(found).__name__}",
+            f"the function {name} must return an Arrow array, got {type(result).__name__}",
             where=where,
             fix="return a pa.Array",
         )
-    if len(found) != batch.num_rows:
+    if len(result) != batch.num_rows:
         raise InputError(
-            f"the function {name} returned {len(found)} values for {batch.num_rows} rows",
+            f"the function {name} returned {len(result)} values for {batch.num_rows} rows",
             where=where,
             fix="return one value for each row",
         )
-    if kind is not None and found.type != kind:
+    if kind is not None and result.type != kind:
         raise InputError(
-            f"the function {name} returned {found.type}, but {kind} for an empty batch",
+            f"the function {name} returned {result.type}, but {kind} for an empty batch",
             where=where,
             fix="return the same type for every batch: pa.array(values, type=...)",
         )
-    return one_chunk(found)
+    return one_chunk(result)

@@ -58,10 +58,10 @@ class ListParts:
 
     def first(self, flags: Flags) -> Integers:
         """Return the index of the first element of each row for which a flag is set, or -1."""
-        found = np.full(len(self.lengths), -1, dtype=np.int64)
+        firsts = np.full(len(self.lengths), -1, dtype=np.int64)
         places = np.flatnonzero(flags)[::-1]
-        found[self.rows[places]] = places
-        return found
+        firsts[self.rows[places]] = places
+        return firsts
 
     def with_valid(self, valid: Flags) -> "ListParts":
         """Return the same lists with more of them null."""
@@ -137,7 +137,7 @@ def ranks(*arrays: pa.Array) -> list[Integers]:
     """
     together = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
     if pa.types.is_null(together.type):
-        found = np.full(len(together), -1, dtype=np.int64)
+        all_ranks = np.full(len(together), -1, dtype=np.int64)
     else:
         content = encoded(together)
         codes = content.dictionary_encode() if not pa.types.is_dictionary(content.type) else content
@@ -146,7 +146,7 @@ def ranks(*arrays: pa.Array) -> list[Integers]:
         rank[order] = np.arange(len(order), dtype=np.int64)
         indices = fixed_width_values(codes.indices, np.int32).astype(np.int64)
         valid = validity(together)
-        found = np.full(len(together), -1, dtype=np.int64)
-        found[valid] = rank[indices[valid]]
+        all_ranks = np.full(len(together), -1, dtype=np.int64)
+        all_ranks[valid] = rank[indices[valid]]
     ends = np.cumsum([len(array) for array in arrays])[:-1]
-    return list(np.split(found, ends))
+    return list(np.split(all_ranks, ends))

@@ -44,20 +44,20 @@ class Site:
         self, kernel: Kernel, kind: pa.DataType, *operands: Term, nullable: bool | None = None, fallible: bool = False
     ) -> Term:
         """Build the term of this call; without `operands`, over its own."""
-        given = operands or self.operands
-        return applied(self.place, kernel, kind, *given, nullable=nullable, fallible=fallible)
+        chosen = operands or self.operands
+        return applied(self.place, kernel, kind, *chosen, nullable=nullable, fallible=fallible)
 
     def text_of(self, index: int) -> str:
         """Return an operand that must be a constant text."""
-        found = self._constant(index, types.TEXT, "a text")
-        return str(found)
+        text = self._constant(index, types.TEXT, "a text")
+        return str(text)
 
     def integer_of(self, index: int) -> int:
         """Return an operand that must be a constant integer."""
         operand = self.operands[index]
         kind = operand.type if types.is_integer(operand.type) else types.INT
-        found = self._constant(index, kind, "an integer")
-        return int(str(found))
+        integer = self._constant(index, kind, "an integer")
+        return int(str(integer))
 
     def name_of(self, index: int) -> str | None:
         """Return the name of an operand that is a column or a field, as it is written."""
@@ -74,9 +74,9 @@ class Site:
 
     def wrong_types(self, wanted: str, *, at: Term | None = None) -> Exception:
         """Build the error for operands that this function does not accept."""
-        given = " and ".join(types.type_name(operand.type) for operand in self.operands)
+        kinds = " and ".join(types.type_name(operand.type) for operand in self.operands)
         place = self.place if at is None else at.place
-        return place.type_mistake(f"{self.function} does not accept {given}", fix=f"pass {wanted}, or cast")
+        return place.type_mistake(f"{self.function} does not accept {kinds}", fix=f"pass {wanted}, or cast")
 
 
 Build = Callable[[Site], Term]

@@ -174,10 +174,10 @@ def applied(
     if any(operand.constant is None for operand in operands):
         return term
     try:
-        found = one_chunk(kernel(*(spread(operand.constant, 1) for operand in operands)))
+        folded = one_chunk(kernel(*(spread(operand.constant, 1) for operand in operands)))
     except (RowFailure, pa.ArrowInvalid):
         return term  # harmless in a branch that no row takes
-    return constant(place, found[0], kind)
+    return constant(place, folded[0], kind)
 
 
 def spread(datum: Datum, rows: int) -> pa.Array:

@@ -163,9 +163,9 @@ class _TypeReader:
 
     def _skip(self, text: str) -> bool:
         here = self.tokens[self.at] if self.at < len(self.tokens) else None
-        found = here is not None and not here.quoted and here.text.lower() == text
-        self.at += found
-        return found
+        is_next = here is not None and not here.quoted and here.text.lower() == text
+        self.at += is_next
+        return is_next
 
     def _expect(self, text: str) -> bool:
         if not self._skip(text):

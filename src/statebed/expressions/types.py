@@ -168,33 +168,39 @@ def common_type(*kinds: pa.DataType) -> pa.DataType | None:
     return reduce(lambda common, other: None if common is None else _common(common, other), kinds)
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if other in (one, NULL):
-        return one
-    if one == NULL:
-        return other
-    if is_number(one) and is_number(other):
-        return _common_number(one, other)
-    if TEXT in (one, other):
-        return _common_with_text(other if one == TEXT else one)
-    if has_time(one) and has_time(other):
-        return TIMESTAMP if TIMESTAMP in (one, other) else NAIVE_TIMESTAMP
-    return _common_nested(one, other)
+def _common(left_type: pa.DataType, right_type: pa.DataType) -> pa.DataType | None:
+    if right_type in (left_type, NULL):
+        return left_type
+    if left_type == NULL:
+        return right_type
+    if is_number(left_type) and is_number(right_type):
+        return _common_number(left_type, right_type)
+    if TEXT in (left_type, right_type):
+        return _common_with_text(right_type if left_type == TEXT else left_type)
+    if has_time(left_type) and has_time(right_type):
+        return TIMESTAMP if TIMESTAMP in (left_type, right_type) else NAIVE_TIMESTAMP
+    return _common_nested(left_type, right_type)
 
 
-def _common_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        element = _common(one.value_type, other.value_type)
-        nullable = one.value_field.nullable or other.value_field.nullable
+def _common_nested(left_type: pa.DataType, right_type: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(left_type) and pa.types.is_list(right_type):
+        element = _common(left_type.value_type, right_type.value_type)
+        nullable = left_type.value_field.nullable or right_type.value_field.nullable
         return None if element is None else list_of(element, nullable=nullable)
-    if pa.types.is_map(one) and pa.types.is_map(other):
-        key, value = _common(one.key_type, other.key_type), _common(one.item_type, other.item_type)
-        nullable = one.item_field.nullable or other.item_field.nullable
+    if pa.types.is_map(left_type) and pa.types.is_map(right_type):
+        key, value = (
+            _common(left_type.key_type, right_type.key_type),
+            _common(left_type.item_type, right_type.item_type),
+        )
+        nullable = left_type.item_field.nullable or right_type.item_field.nullable
         return None if key is None or value is None else map_of(key, value, nullable=nullable)
-    if not (pa.types.is_struct(one) and pa.types.is_struct(other)) or one.num_fields != other.num_fields:
+    if (
+        not (pa.types.is_struct(left_type) and pa.types.is_struct(right_type))
+        or left_type.num_fields != right_type.num_fields
+    ):
         return None
     fields = []
-    for left, right in zip(one, other, strict=True):
+    for left, right in zip(left_type, right_type, strict=True):
         kind = _common(left.type, right.type)
         if kind is None or left.name.lower() != right.name.lower():
             return None
@@ -202,15 +208,15 @@ def _common_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.struct(fields)
 
 
-def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if is_decimal(one) or is_decimal(other):
-        if is_float(one) or is_float(other):
+def _common_number(left_type: pa.DataType, right_type: pa.DataType) -> pa.DataType:
+    if is_decimal(left_type) or is_decimal(right_type):
+        if is_float(left_type) or is_float(right_type):
             return DOUBLE
-        left, right = decimal_of(one), decimal_of(other)
+        left, right = decimal_of(left_type), decimal_of(right_type)
         whole = max(left.precision - left.scale, right.precision - right.scale)
         scale = max(left.scale, right.scale)
         return pa.decimal128(min(whole + scale, MOST_DIGITS), min(scale, MOST_DIGITS - whole))
-    wider = max(one, other, key=_PRECEDENCE.index)
+    wider = max(left_type, right_type, key=_PRECEDENCE.index)
     # An integer may have more digits than a float can hold.
     return DOUBLE if wider == FLOAT else wider
 

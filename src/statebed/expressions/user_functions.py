@@ -81,8 +81,8 @@ class UserFunction:
             )
         return one_chunk(result)
 
-    def _failed(self, error: BaseException, given: tuple[Any, ...] | None = None) -> ExpressionError:
-        for_row = "" if given is None else f" for ({', '.join(map(repr, given))})"
+    def _failed(self, error: BaseException, arguments: tuple[Any, ...] | None = None) -> ExpressionError:
+        for_row = "" if arguments is None else f" for ({', '.join(map(repr, arguments))})"
         return ExpressionError(
             f"the function {self.name} raised {error_text(error)}{for_row}",
             where=raised_at(error),
@@ -91,15 +91,19 @@ class UserFunction:
 
     def _awaited(self, columns: tuple[pa.Array, ...]) -> pa.Array:
         values, numbers, known = distinct_rows(columns, with_nulls=True)
-        given = list(zip(*(column.to_pylist() for column in values), strict=True))
-        results = _in_own_loop(partial(self._all, given)) if given else []
-        return taken(pa.array(results, self.returns), numbers, valid=known) if given else pa.nulls(0, self.returns)
+        argument_rows = list(zip(*(column.to_pylist() for column in values), strict=True))
+        results = _in_own_loop(partial(self._all, argument_rows)) if argument_rows else []
+        return (
+            taken(pa.array(results, self.returns), numbers, valid=known) if argument_rows else pa.nulls(0, self.returns)
+        )
 
-    async def _all(self, given: list[tuple[Any, ...]]) -> list[Any]:
+    async def _all(self, argument_rows: list[tuple[Any, ...]]) -> list[Any]:
         """Call the function for all operands, with at most `concurrency` calls at a time; results are in order."""
-        results: list[Any] = [None] * len(given)
-        waiting = iter(enumerate(given))
-        workers = [asyncio.create_task(self._work(waiting, results)) for _ in range(min(self.concurrency, len(given)))]
+        results: list[Any] = [None] * len(argument_rows)
+        waiting = iter(enumerate(argument_rows))
+        workers = [
+            asyncio.create_task(self._work(waiting, results)) for _ in range(min(self.concurrency, len(argument_rows)))
+        ]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -203,20 +207,20 @@ def named_function(name: str, function: Callable[..., Any], returns: str | pa.Da
     if not name.isidentifier():
         raise InputError(f"{name!r} is not a name that an expression can call", where=where, fix="use letters and _")
     if isinstance(function, UserFunction):
-        made = function if returns is None else replace(function, returns=type_of(returns, where=where))
+        named = function if returns is None else replace(function, returns=type_of(returns, where=where))
     elif returns is None:
         raise InputError("the type of the result is missing", where=where, fix="give returns='double'")
     else:
-        made = udf(function, returns=returns, name=name)
+        named = udf(function, returns=returns, name=name)
     try:
-        pickle.dumps(made)
+        pickle.dumps(named)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"the function cannot be sent to other processes: {error}",
             where=where,
             fix="define it at the top level of a module",
         ) from error
-    return made
+    return named
 
 
 def builder_of(function: UserFunction) -> Builder:

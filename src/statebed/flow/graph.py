@@ -107,11 +107,11 @@ class Graph:
         self, name: str, function: Callable[..., Any], returns: str | pa.DataType | None
     ) -> UserFunction:
         """Add a function of the user; raise InputError if another one has its name."""
-        made = named_function(name, function, returns)
-        if self.functions.get(name.lower(), made).function is not made.function:
+        registered = named_function(name, function, returns)
+        if self.functions.get(name.lower(), registered).function is not registered.function:
             raise InputError(f"two functions are called {name!r}", fix="give one of them another name")
-        self.functions[name.lower()] = made
-        return made
+        self.functions[name.lower()] = registered
+        return registered
 
     def add(self, node: Node) -> int:
         """Add a node and return its number; raise InputError if its name is taken."""

@@ -123,9 +123,9 @@ class Explode:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        made = dict(zip(self.names, self._fields(), strict=True))
-        kept = [made.pop(field.name, field) for field in self.before]
-        return pa.schema([*kept, *made.values()])
+        new_fields = dict(zip(self.names, self._fields(), strict=True))
+        kept = [new_fields.pop(field.name, field) for field in self.before]
+        return pa.schema([*kept, *new_fields.values()])
 
     @property
     def element_count(self) -> int:
@@ -158,9 +158,9 @@ class Explode:
             places = np.concatenate([places, np.full(len(missing), -1)])[order]
             valid = places >= 0
         repeated = rows.take(from_numpy(sources, pa.int64()))
-        made = dict(zip(self.names, self._elements(parts, places, valid), strict=True))
+        elements = dict(zip(self.names, self._elements(parts, places, valid), strict=True))
         schema = pa.schema([*self.columns, *(field for field in rows.schema if field.name in (TIME, WEIGHT))])
-        columns = [made[name] if name in made else one_chunk(repeated[name]) for name in schema.names]
+        columns = [elements[name] if name in elements else one_chunk(repeated[name]) for name in schema.names]
         return pa.Table.from_arrays(columns, schema=schema)
 
     def _elements(
@@ -238,9 +238,9 @@ class Feed:
         return EXACT if self.time is None or self.time.lag is None else self.time.lag
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        made = dict(self.values)
+        values = dict(self.values)
         columns = {
-            name: made[name].evaluate(rows) if name in made else one_chunk(rows[name])
+            name: values[name].evaluate(rows) if name in values else one_chunk(rows[name])
             for name in self.input.columns.names
         }
         columns[KEY_HASH] = from_numpy(key_hashes([columns[key] for key in self.input.keys], rows.num_rows), pa.int64())

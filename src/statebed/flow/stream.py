@@ -186,7 +186,9 @@ class Stream(SparkNames):
         """
         named = [column for text in columns for column in (map(quoted, self.columns) if is_star(text) else [text])]
         where = f"columns {', '.join(self.columns)}"
-        generators = [(place, made) for place, text in enumerate(named) if (made := generator_of(text, where=where))]
+        generators = [
+            (place, parsed) for place, text in enumerate(named) if (parsed := generator_of(text, where=where))
+        ]
         if not generators:
             bound = [self._bound(column) for column in named]
             return self.selected([(value.name, value) for value in bound])
@@ -228,10 +230,10 @@ class Stream(SparkNames):
 
     def with_columns(self, **columns: ColumnLike) -> Self:
         """Add columns, or replace those with the same name."""
-        made = {name: self._bound(column) for name, column in columns.items()}
-        kept = [(name, made.get(name) or self._bound(quoted(name))) for name in self.columns]
+        bound = {name: self._bound(column) for name, column in columns.items()}
+        kept = [(name, bound.get(name) or self._bound(quoted(name))) for name in self.columns]
         return self.selected(
-            [*kept, *((name, expression) for name, expression in made.items() if name not in self.columns)]
+            [*kept, *((name, expression) for name, expression in bound.items() if name not in self.columns)]
         )
 
     def transform(self, function: Callable[..., Any], *, schema: str | pa.Schema | None = None) -> Any:
@@ -407,10 +409,12 @@ class Stream(SparkNames):
         if any(expires_by_event_time(table) for table in operator.tables.values()):
             for stream in streams:
                 stream.check_times_to_expire_by(operator_label(operator))
-        made = tuple(
+        operator_feeds = tuple(
             Feed(input_, tuple(feeds[number]) if feeds else (), time) for number, input_ in enumerate(operator.inputs)
         )
-        return self._added(OperatorNode(operator, tuple(joined_stream.edge for joined_stream in streams), made))
+        return self._added(
+            OperatorNode(operator, tuple(joined_stream.edge for joined_stream in streams), operator_feeds)
+        )
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

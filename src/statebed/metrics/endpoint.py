@@ -67,11 +67,11 @@ class Endpoints:
             endpoint.server.server_close()
 
     def _serve(self, address: str, port: int) -> Endpoint:
-        made: list[Endpoint] = []
+        endpoints: list[Endpoint] = []
 
         class Handler(_Handler):
             def jobs(self) -> list[JobMetrics]:
-                return list(dict.fromkeys(made[0].users))
+                return list(dict.fromkeys(endpoints[0].users))
 
         try:
             server = (_ServerOf6 if ":" in address else _MetricsServer)((address, port), Handler)
@@ -81,10 +81,10 @@ class Endpoints:
                 where="metrics_port",
                 fix="set another metrics_port (0 picks a free one), or set metrics_address to an address of this host",
             ) from error
-        made.append(Endpoint(server))
+        endpoints.append(Endpoint(server))
         threading.Thread(target=server.serve_forever, args=(0.1,), name="statebed-metrics", daemon=True).start()
-        _log.info("serving metrics at %s", made[0].url)
-        return made[0]
+        _log.info("serving metrics at %s", endpoints[0].url)
+        return endpoints[0]
 
 
 ENDPOINTS = Endpoints()

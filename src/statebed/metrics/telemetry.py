@@ -63,12 +63,12 @@ class Telemetry:
         )
         for metric in CATALOGUE.values():
             if metric.kind is not MetricKind.HISTOGRAM:
-                made = (
+                create = (
                     meter.create_observable_counter
                     if metric.kind is MetricKind.COUNTER
                     else meter.create_observable_gauge
                 )
-                made(otel_name(metric), [self._reader(metric)], unit=_unit(metric), description=metric.text)
+                create(otel_name(metric), [self._reader(metric)], unit=_unit(metric), description=metric.text)
 
     def join(self, metrics: JobMetrics) -> None:
         """Export the metrics of a job."""
@@ -178,10 +178,10 @@ class _Sdk:
         provider = self._trace.get_tracer_provider()
         if isinstance(provider, self._kinds[0]):
             return provider
-        made, processor = self._new_tracers()
-        made.add_span_processor(processor)
-        own.append(made)
-        return made
+        tracers, processor = self._new_tracers()
+        tracers.add_span_processor(processor)
+        own.append(tracers)
+        return tracers
 
     def meters(self, own: list[Any]) -> Any:
         """Return the program's meter provider, or create one and append it to `own`."""

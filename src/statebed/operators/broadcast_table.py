@@ -119,11 +119,11 @@ class BroadcastTable:
             places = np.arange(keyed.rows.num_rows, dtype=np.int64)
             inserted = np.maximum.reduceat(np.where(weights_of(keyed.rows) > 0, places, -1), keyed.starts)
             last, removed = np.where(inserted < 0, last, inserted), inserted < 0
-        found = taken(keyed.rows, last)
+        newest = taken(keyed.rows, last)
         if self.deleted is not None:
-            removed = boolean_values(one_chunk(found[self.deleted]))
-        keys = zip(*(found[name].to_pylist() for name in self.input.keys), strict=True)
-        values = found.select([name for name in self.columns.names if name not in self.input.keys]).to_pylist()
+            removed = boolean_values(one_chunk(newest[self.deleted]))
+        keys = zip(*(newest[name].to_pylist() for name in self.input.keys), strict=True)
+        values = newest.select([name for name in self.columns.names if name not in self.input.keys]).to_pylist()
         for key, value, gone in zip(keys, values, removed.tolist(), strict=True):
             yield key, None if gone else value
 

@@ -40,8 +40,8 @@ def consolidated(rows: pa.Table) -> pa.Table:
     firsts = from_numpy(grouping.first_rows[kept], pa.int64())
     # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
     # normalised.
-    found = [normalise_key(one_chunk(column)).take(firsts) for column in columns.columns]
-    return weighted(pa.Table.from_arrays(found, schema=columns.schema), net[kept])
+    arrays = [normalise_key(one_chunk(column)).take(firsts) for column in columns.columns]
+    return weighted(pa.Table.from_arrays(arrays, schema=columns.schema), net[kept])
 
 
 def difference(old: pa.Table, new: pa.Table) -> pa.Table:
@@ -67,9 +67,9 @@ def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Inte
     taken, added = np.ones(old.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
     taken[before[same]] = added[after[same]] = False
     rows = pa.concat_tables([filtered(old, taken), filtered(new, added)])
-    found = [normalise_key(one_chunk(column)) for column in rows.columns]
+    arrays = [normalise_key(one_chunk(column)) for column in rows.columns]
     weights = np.repeat(np.array([-1, 1], dtype=np.int64), [np.count_nonzero(taken), np.count_nonzero(added)])
-    return weighted(pa.Table.from_arrays(found, schema=rows.schema), weights)
+    return weighted(pa.Table.from_arrays(arrays, schema=rows.schema), weights)
 
 
 def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

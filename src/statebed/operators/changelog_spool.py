@@ -74,9 +74,9 @@ class ChangelogSpool:
         held = pa.concat_tables(self._held)
         chunk, rest = held.slice(0, count), held.slice(count)
         self._charge.resize(_COPIES * chunk.nbytes)
-        found = consolidated(chunk)
-        cut = int(np.count_nonzero(weights_of(found) < 0))
-        self._gone.append(found.slice(0, cut))
-        self._added.append(found.slice(cut))
+        net = consolidated(chunk)
+        cut = int(np.count_nonzero(weights_of(net) < 0))
+        self._gone.append(net.slice(0, cut))
+        self._added.append(net.slice(cut))
         self._spooled = True
         self._held, self._rows = ([rest] if rest.num_rows else []), rest.num_rows

@@ -168,8 +168,8 @@ def results_of(table: str, stored: StoredTable, users: UserAggregates | None = N
 
 
 def _parsed(definition: str) -> dict[str, Any]:
-    found = json.loads(definition) if definition else {}
-    return found if isinstance(found, dict) else {}
+    content = json.loads(definition) if definition else {}
+    return content if isinstance(content, dict) else {}
 
 
 # ---- operators from their definitions ------------------------------------------------------------------------------

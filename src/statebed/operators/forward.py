@@ -47,8 +47,8 @@ class Forward(OperatorBase):
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - it has no state, and to it no row is late
         rows = gathered(batches[0], self.input, where=operator_label(self))
-        given = without_routing(rows).select(self.outputs[MAIN].schema.names)
+        forwarded = without_routing(rows).select(self.outputs[MAIN].schema.names)
         return StepResult(
-            {MAIN: in_total_order(given)},
+            {MAIN: in_total_order(forwarded)},
             rows_in=rows.num_rows,
         )

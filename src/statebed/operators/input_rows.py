@@ -70,19 +70,19 @@ def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
     return cast
 
 
-def _does_not_fit(field: pa.Field, given: pa.DataType, why: str, *, where: str) -> InputError:
+def _does_not_fit(field: pa.Field, kind: pa.DataType, why: str, *, where: str) -> InputError:
     return InputError(
-        f"the column {field.name!r} has type {field.type}, but not all values of type {given} fit: {why}",
+        f"the column {field.name!r} has type {field.type}, but not all values of type {kind} fit: {why}",
         where=where,
         fix="pass values of the column's type, or round or cast them explicitly",
     )
 
 
-def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa.Table:
+def gathered(batches: Iterable[pa.RecordBatch], input_: Input, *, where: str) -> pa.Table:
     """Collect all rows of an input into one table, with normalised keys."""
-    found = [conformed(batch, one.schema, where=where) for batch in batches]
-    rows = pa.concat_tables([one.schema.empty_table(), *found]).combine_chunks()
-    for key in one.keys:
+    tables = [conformed(batch, input_.schema, where=where) for batch in batches]
+    rows = pa.concat_tables([input_.schema.empty_table(), *tables]).combine_chunks()
+    for key in input_.keys:
         position = rows.schema.get_field_index(key)
         rows = rows.set_column(position, rows.schema.field(position), normalise_key(one_chunk(rows[key])))
     return rows
@@ -110,32 +110,32 @@ def admit(rows: pa.Table, late_us: int | None) -> AdmittedRows:
     return AdmittedRows(filtered(rows, admitted), filtered(rows, ~admitted))
 
 
-def late_output(one: Input) -> Output:
+def late_output(input_: Input) -> Output:
     """Return the output of an input's late rows: its columns, `late_by`, `watermark` and `operator`."""
-    taken = [name for name in one.columns.names if name in {field.name for field in _LATE_FIELDS}]
+    taken = [name for name in input_.columns.names if name in {field.name for field in _LATE_FIELDS}]
     if taken:
         raise InputError(
             f"late rows get the columns {[field.name for field in _LATE_FIELDS]}, but the input already has {taken}",
             fix="rename that column of the input",
         )
-    return Output(pa.schema([*one.columns, *_LATE_FIELDS]), one.changes)
+    return Output(pa.schema([*input_.columns, *_LATE_FIELDS]), input_.changes)
 
 
-def late_rows(late: pa.Table, one: Input, watermark_us: int | None, operator_id: str) -> pa.Table:
+def late_rows(late: pa.Table, input_: Input, watermark_us: int | None, operator_id: str) -> pa.Table:
     """Return late rows in the columns of their output; `late_by` is null for a row without an event time."""
     count = late.num_rows
     times, timed = int64_values(late[TIME]), validity(late[TIME])
     known = timed & (watermark_us is not None)
     mark = np.full(count, watermark_us or 0, dtype=np.int64)
     columns = [
-        *(late[name] for name in one.columns.names),
+        *(late[name] for name in input_.columns.names),
         from_numpy(mark - np.where(known, times, mark), pa.duration("us"), valid=known),
         from_numpy(mark, TIMESTAMP, valid=np.full(count, watermark_us is not None)),
         pa.repeat(pa.scalar(operator_id), count),
         late[TIME],
-        *([late[WEIGHT]] if one.changes is Changes.CHANGELOG else []),
+        *([late[WEIGHT]] if input_.changes is Changes.CHANGELOG else []),
     ]
-    return in_total_order(pa.Table.from_arrays(columns, schema=late_output(one).schema))
+    return in_total_order(pa.Table.from_arrays(columns, schema=late_output(input_).schema))
 
 
 def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
@@ -172,9 +172,9 @@ def _sort_ties(rows: pa.Table, order: Sequence[str]) -> pa.Table:
     tied, groups = ties(rows, order)
     if not len(tied):
         return rows
-    some = rows.select(finer).take(from_numpy(tied, pa.int64()))
+    tied_rows = rows.select(finer).take(from_numpy(tied, pa.int64()))
     places = np.arange(rows.num_rows, dtype=np.int64)
-    places[tied] = tied[sorted_by([groups, *total_keys(some, finer)])]
+    places[tied] = tied[sorted_by([groups, *total_keys(tied_rows, finer)])]
     return rows.take(from_numpy(places, pa.int64()))
 
 

@@ -25,26 +25,26 @@ EVERYTHING = pa.field("_everything", pa.bool_())
 """Key column of state that is shared by all rows; its value is null."""
 
 
-def state_keys(one: Input) -> tuple[pa.Field, ...]:
+def state_keys(input_: Input) -> tuple[pa.Field, ...]:
     """Return the key columns of the tables with state per key of an input."""
-    return tuple(one.columns.field(name) for name in one.keys) or (EVERYTHING,)
+    return tuple(input_.columns.field(name) for name in input_.keys) or (EVERYTHING,)
 
 
-def check_input(one: Input, *, where: str) -> None:
+def check_input(input_: Input, *, where: str) -> None:
     """Raise InputError if an operator cannot take the columns or keys of an input."""
-    check_user_columns(one.columns.names, where=where)
-    taken = [name for name in one.columns.names if name.lower() == WEIGHT]
+    check_user_columns(input_.columns.names, where=where)
+    taken = [name for name in input_.columns.names if name.lower() == WEIGHT]
     if taken:
         raise InputError(f"the column name {taken[0]!r} is reserved", where=where, fix="rename the column")
-    missing = [name for name in one.keys if name not in one.columns.names]
-    if missing or len(set(one.keys)) != len(one.keys):
+    missing = [name for name in input_.keys if name not in input_.columns.names]
+    if missing or len(set(input_.keys)) != len(input_.keys):
         raise InputError(
-            f"the keys {list(one.keys)} must be distinct columns of the input, which has {one.columns.names}",
+            f"the keys {list(input_.keys)} must be distinct columns of the input, which has {input_.columns.names}",
             where=where,
             fix="name each key column once, exactly as in the input",
         )
-    for name in one.keys:
-        check_key_type(one.columns.field(name))
+    for name in input_.keys:
+        check_key_type(input_.columns.field(name))
 
 
 def admit_untimed(rows: pa.Table, late_us: int | None) -> AdmittedRows:
@@ -107,17 +107,17 @@ class KeyedRows:
         return from_numpy(latest, column.type, valid=np.logical_or.reduceat(valid, self.starts))
 
 
-def by_key(rows: pa.Table, one: Input, *, order: Sequence[OrderBy] = ()) -> KeyedRows:
+def by_key(rows: pa.Table, input_: Input, *, order: Sequence[OrderBy] = ()) -> KeyedRows:
     """Group the rows of an input by key; sort rows of a key by `order`, then by event time, then by all columns."""
-    columns = [one_chunk(rows[name]) for name in one.keys]
+    columns = [one_chunk(rows[name]) for name in input_.keys]
     count = rows.num_rows
-    hashes = uint64_values(rows[KEY_HASH]) if one.keys else np.zeros(count, dtype=np.uint64)
+    hashes = uint64_values(rows[KEY_HASH]) if input_.keys else np.zeros(count, dtype=np.uint64)
     grouping = group_rows(np.zeros(count, dtype=np.int64), hashes, columns)
-    rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *one.keys}]
+    rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *input_.keys}]
     ordered = taken(rows, ordered_inside(rows, grouping, order, [TIME, *rest]))
     firsts = taken(ordered, grouping.starts)
-    keys = [one_chunk(firsts[name]) for name in one.keys] or [pa.nulls(firsts.num_rows, EVERYTHING.type)]
-    return KeyedRows(ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(one))), grouping.starts)
+    keys = [one_chunk(firsts[name]) for name in input_.keys] or [pa.nulls(firsts.num_rows, EVERYTHING.type)]
+    return KeyedRows(ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(input_))), grouping.starts)
 
 
 def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy], columns: Sequence[str]) -> Integers:
@@ -127,11 +127,11 @@ def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy],
     several = np.repeat(grouping.sizes > 1, grouping.sizes)
     if not several.any():
         return grouping.order
-    some = grouping.order[several]
+    of_large_groups = grouping.order[several]
     group = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)[several]
-    among = taken(rows, some)
+    among = taken(rows, of_large_groups)
     result = grouping.order.copy()
-    result[several] = some[sorted_by([group, *user_keys(among, order), *total_keys(among, columns)])]
+    result[several] = of_large_groups[sorted_by([group, *user_keys(among, order), *total_keys(among, columns)])]
     return result
 
 

@@ -82,8 +82,8 @@ def _keys(operator: Any) -> list[str]:
     keys = getattr(operator, "keys", None)
     if keys is not None:
         return [key.name for key in keys]
-    one = getattr(operator, "input", None) or operator.left
-    return list(one.keys)
+    input_ = getattr(operator, "input", None) or operator.left
+    return list(input_.keys)
 
 
 def _label(kind: str, keys: Sequence[str], window: str) -> str:

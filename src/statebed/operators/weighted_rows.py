@@ -160,8 +160,8 @@ class WeightedTable:
         rows = new.select(self.schema.names).cast(self.schema)
         grouping = group_equal(rows.select(self.values), places)
         change = grouping.add(weights_of(new))
-        some = np.flatnonzero(change)
-        firsts, change = grouping.first_rows[some], change[some]
+        not_zero = np.flatnonzero(change)
+        firsts, change = grouping.first_rows[not_zero], change[not_zero]
         # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
         # normalised.
         plain = [normalise_key(one_chunk(column)) for column in taken(rows, firsts).columns]
@@ -169,11 +169,11 @@ class WeightedTable:
         elements = self._element_keys(touched, rows, places)
         before = _weights(view, elements)
         after = np.maximum(before + change, 0)
-        found = np.flatnonzero(before != after)
-        if len(found) < len(before):
-            rows, elements = taken(rows, found), taken(elements, found)
+        changed = np.flatnonzero(before != after)
+        if len(changed) < len(before):
+            rows, elements = taken(rows, changed), taken(elements, changed)
         unknown = int(np.maximum(-(before + change), 0).sum())
-        return ChangedRows(rows, elements, places[found], before[found], after[found], unknown)
+        return ChangedRows(rows, elements, places[changed], before[changed], after[changed], unknown)
 
     def store(self, view: KeyedView, changed: ChangedRows) -> None:
         """Write changed rows to the state."""
@@ -191,16 +191,16 @@ class WeightedTable:
     def pages(self, view: KeyedView, touched: TouchedKeys, places: Integers) -> Iterator[WeightedRows]:
         """Yield all stored rows of the keys at `places`, ascending by key."""
         for page in view.elements(self._group_keys(touched, places)):
-            at, found = places[page.groups], page.rows
+            at, stored = places[page.groups], page.rows
             if (at[1:] < at[:-1]).any():
                 order = np.argsort(at, kind="stable")
-                at, found = at[order], taken(found, order)
+                at, stored = at[order], taken(stored, order)
             indices = from_numpy(at, pa.int64())
-            columns = {name: one_chunk(found[self._stored(name).name]) for name in self.values}
+            columns = {name: one_chunk(stored[self._stored(name).name]) for name in self.values}
             for name, key in zip(self.input.keys, touched.keys, strict=True):
                 columns[name] = key.take(indices)
             rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
-            yield WeightedRows(rows, at, int64_values(found[WEIGHT]))
+            yield WeightedRows(rows, at, int64_values(stored[WEIGHT]))
 
     def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
         """Return which rows are among the changed ones."""
@@ -269,5 +269,5 @@ def _weights(view: KeyedView, elements: pa.Table) -> Integers:
     """Return the stored weights of rows, 0 for rows that are not stored."""
     if not elements.num_rows:
         return np.zeros(0, dtype=np.int64)
-    values, found = view.get(elements)
-    return np.where(found, int64_values(values[WEIGHT]), 0)
+    values, is_stored = view.get(elements)
+    return np.where(is_stored, int64_values(values[WEIGHT]), 0)

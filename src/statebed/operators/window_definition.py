@@ -100,8 +100,8 @@ class Window:
     def check_panes(self, panes: pa.ChunkedArray, times: pa.ChunkedArray) -> None:
         """Raise if panes computed elsewhere differ from those that `panes_of` returns for the times; null for null."""
         timed = validity(times)
-        found = self.panes_of(np.where(timed, int64_values(times), np.int64(0)))
-        if bool(np.any(validity(panes) != timed)) or bool(np.any(int64_values(panes)[timed] != found[timed])):
+        expected = self.panes_of(np.where(timed, int64_values(times), np.int64(0)))
+        if bool(np.any(validity(panes) != timed)) or bool(np.any(int64_values(panes)[timed] != expected[timed])):
             raise _too_far()
 
     def first_open(self, watermark_us: int) -> int:
@@ -185,8 +185,8 @@ class SessionWindow:
 
     def check_times(self, times: pa.ChunkedArray) -> None:
         """Raise if the session of a time would end outside the range of timestamps."""
-        found = int64_values(times)
-        if len(found) and int(found.max()) > np.iinfo(np.int64).max - 2 * self.gap_us:
+        micros = int64_values(times)
+        if len(micros) and int(micros.max()) > np.iinfo(np.int64).max - 2 * self.gap_us:
             raise _too_far()
 
     def described(self) -> str:
@@ -260,12 +260,12 @@ def session(gap: Duration, *, on: str | None = None) -> SessionWindow:
 
 
 def _positive(what: str, span: Duration) -> int:
-    found = parse_duration(span)
-    if found <= 0:
+    micros = parse_duration(span)
+    if micros <= 0:
         raise InputError(
             f"the {what} of a window must be positive, got {span!r}", fix=f"use a positive {what}, like '1 minute'"
         )
-    return found
+    return micros
 
 
 def _offset(offset: Duration | None, period: int) -> int:

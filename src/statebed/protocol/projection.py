@@ -73,9 +73,9 @@ def rearranged(position: pb.SourcePosition, wanted: Sequence[str], *, where: str
         )
     _check_numbers(known, wanted, where=where)
     places = [_name(offset) for offset in known]
-    made = pb.SourcePosition()
-    made.CopyFrom(position)
-    for entry in made.offsets:
+    result = pb.SourcePosition()
+    result.CopyFrom(position)
+    for entry in result.offsets:
         head, offsets = lines[entry.name][:_HEADER_LINES], lines[entry.name][_HEADER_LINES:]
         by_name = dict(zip(places, offsets, strict=True))
         entry.content = "\n".join([*head, *(by_name.get(_name(offset), _NO_OFFSET) for offset in wanted)]).encode()
@@ -83,17 +83,17 @@ def rearranged(position: pb.SourcePosition, wanted: Sequence[str], *, where: str
     log_of = dict(zip(places, map(_log, known), strict=True))
     # A source log is copied from the first of its current readers that existed before.
     came_from = {_log(offset): log_of[_name(offset)] for offset in reversed(wanted) if _name(offset) in log_of}
-    del made.source_logs[:]
+    del result.source_logs[:]
     for log in position.source_logs:
         place, _, rest = log.name.removeprefix(_SOURCE_LOGS).partition("/")
         for now, before in came_from.items():
             if before == logs_before[int(place)]:
-                moved = made.source_logs.add()
+                moved = result.source_logs.add()
                 moved.CopyFrom(log)
                 moved.name = f"{_SOURCE_LOGS}{logs_now.index(now)}/{rest}"
-    del made.sources[:]
-    made.sources.extend(wanted)
-    return made
+    del result.sources[:]
+    result.sources.extend(wanted)
+    return result
 
 
 def offsets_by_name(position: pb.SourcePosition) -> dict[str, str]:
@@ -110,15 +110,15 @@ def with_offsets(position: pb.SourcePosition, offsets: Mapping[str, str]) -> pb.
     """Return the position with other offsets for the named streams, from which the next batch starts."""
     if not offsets:
         return position
-    made = pb.SourcePosition()
-    made.CopyFrom(position)
-    for entry in made.offsets:
+    result = pb.SourcePosition()
+    result.CopyFrom(position)
+    for entry in result.offsets:
         if int(entry.name) == position.batch_id:
             lines = entry.content.decode().split("\n")
             for place, name in enumerate(position.sources, start=_HEADER_LINES):
                 lines[place] = offsets.get(_name(name), lines[place])
             entry.content = "\n".join(lines).encode()
-    return made
+    return result
 
 
 def _name(offset: str) -> str:

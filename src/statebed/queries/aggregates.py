@@ -80,11 +80,11 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
         return ours.percentile(value(inputs[0]), float(share.fields["value"]), where=where)
     if name not in SAME:
         return _refuse(e, f"statebed has no aggregate {name}")
-    return SAME[name](*(value(one) for one in inputs), where=where)
+    return SAME[name](*(value(operand) for operand in inputs), where=where)
 
 
 def _count(e: Expr, inputs: list[Expr], value: Input, where: Any, distinct: bool) -> Any:
-    if not distinct and all(one.kind == "Literal" and one.fields["value"] is not None for one in inputs):
+    if not distinct and all(operand.kind == "Literal" and operand.fields["value"] is not None for operand in inputs):
         return ours.count(where=where)
     if len(inputs) != 1:
         return _refuse(e, "count of several columns")

@@ -53,8 +53,8 @@ class Catalyst:
     def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
         """Return the rows of a plan as a DataFrame."""
         session = session or self.session
-        made = self._sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
-        return DataFrame(made, session)
+        dataset = self._sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+        return DataFrame(dataset, session)
 
     def delay_ms(self, watermark: Handle) -> int:
         """Return the delay of a watermark node."""
@@ -67,7 +67,7 @@ class Outputs(Mapping[int, Handle]):
     def __init__(self, plan: Handle) -> None:
         self._attributes = plan.output()
         text = str(self._attributes.mkString(_SEPARATOR))
-        parts = [_ATTRIBUTE.fullmatch(one) for one in text.split(_SEPARATOR)] if text else []
+        parts = [_ATTRIBUTE.fullmatch(piece) for piece in text.split(_SEPARATOR)] if text else []
         self.names = {int(part["id"]): part["name"] for part in parts if part is not None}
         """Names by id, in order."""
         self._places = {number: place for place, number in enumerate(self.names)}
@@ -83,7 +83,7 @@ class Outputs(Mapping[int, Handle]):
 
     def named(self, name: str) -> Handle:
         """Return the attribute with a name."""
-        return self[next(number for number, one in self.names.items() if one == name)]
+        return self[next(number for number, other in self.names.items() if other == name)]
 
 
 def outputs(plan: Handle) -> Outputs:
@@ -97,15 +97,15 @@ def arrow_type(kind: Json) -> pa.DataType:
     return arrow_field(StructField("value", data_type), where="query").type
 
 
-def same_type(one: pa.DataType, other: pa.DataType) -> bool:
+def same_type(kind: pa.DataType, other: pa.DataType) -> bool:
     """Return whether two types hold the same values, whatever the fields inside lists are called or may be null."""
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return same_type(one.value_type, other.value_type)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        ours, theirs = list(one), list(other)
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        return same_type(kind.value_type, other.value_type)
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        ours, theirs = list(kind), list(other)
         return [each.name for each in ours] == [each.name for each in theirs] and all(
             same_type(a.type, b.type) for a, b in zip(ours, theirs, strict=True)
         )
-    if pa.types.is_map(one) and pa.types.is_map(other):
-        return same_type(one.key_type, other.key_type) and same_type(one.item_type, other.item_type)
-    return bool(one == other)
+    if pa.types.is_map(kind) and pa.types.is_map(other):
+        return same_type(kind.key_type, other.key_type) and same_type(kind.item_type, other.item_type)
+    return bool(kind == other)

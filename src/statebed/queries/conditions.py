@@ -56,23 +56,23 @@ def conditions_of(
     times: tuple[frozenset[int], frozenset[int]],
 ) -> JoinConditions:
     """Take a condition apart. `left` and `right` are the ids of both sides, `times` those of their event times."""
-    found = JoinConditions()
-    for one in () if condition is None else conjuncts(condition):
-        bounded = [_bound(comparison, times, found) for comparison in _comparisons(one)]
+    conditions = JoinConditions()
+    for conjunct in () if condition is None else conjuncts(condition):
+        bounded = [_bound(comparison, times, conditions) for comparison in _comparisons(conjunct)]
         if bounded and all(bounded):
-            found.bounds.append(one)
+            conditions.bounds.append(conjunct)
             continue
-        if one.kind == "EqualTo":
-            a, b = one.children
+        if conjunct.kind == "EqualTo":
+            a, b = conjunct.children
             if a.references and b.references:
                 if a.references <= left and b.references <= right:
-                    found.equal.append((a, b))
+                    conditions.equal.append((a, b))
                     continue
                 if a.references <= right and b.references <= left:
-                    found.equal.append((b, a))
+                    conditions.equal.append((b, a))
                     continue
-        found.rest.append(one)
-    return found
+        conditions.rest.append(conjunct)
+    return conditions
 
 
 def _comparisons(e: Expr) -> list[_Comparison]:
@@ -87,26 +87,26 @@ def _comparisons(e: Expr) -> list[_Comparison]:
     return []
 
 
-def _bound(e: _Comparison, times: tuple[frozenset[int], frozenset[int]], found: JoinConditions) -> bool:
+def _bound(e: _Comparison, times: tuple[frozenset[int], frozenset[int]], conditions: JoinConditions) -> bool:
     """Narrow the bounds by a comparison of both times. Times are whole microseconds, so `<` is `<=` minus one."""
-    one, other = _shifted(e.left), _shifted(e.right)
-    if one is None or other is None:
+    first, second = _shifted(e.left), _shifted(e.right)
+    if first is None or second is None:
         return False
     kind = e.kind
-    if one[0] in times[0] and other[0] in times[1]:
-        kind, one, other = _FLIPPED[kind], other, one
-    if one[0] not in times[1] or other[0] not in times[0]:
+    if first[0] in times[0] and second[0] in times[1]:
+        kind, first, second = _FLIPPED[kind], second, first
+    if first[0] not in times[1] or second[0] not in times[0]:
         return False
     # right + a <kind> left + b, so right - left <kind> b - a
-    apart = other[1] - one[1]
+    apart = second[1] - first[1]
     if kind in {"LessThan", "LessThanOrEqual", "EqualTo"}:
         most = apart - (kind == "LessThan")
-        if found.upper_us is None or most < found.upper_us:
-            found.upper_us, found.is_strict = most, (found.is_strict[0], kind == "LessThan")
+        if conditions.upper_us is None or most < conditions.upper_us:
+            conditions.upper_us, conditions.is_strict = most, (conditions.is_strict[0], kind == "LessThan")
     if kind in {"GreaterThan", "GreaterThanOrEqual", "EqualTo"}:
         least = apart + (kind == "GreaterThan")
-        if found.lower_us is None or least > found.lower_us:
-            found.lower_us, found.is_strict = least, (kind == "GreaterThan", found.is_strict[1])
+        if conditions.lower_us is None or least > conditions.lower_us:
+            conditions.lower_us, conditions.is_strict = least, (kind == "GreaterThan", conditions.is_strict[1])
     return True
 
 

@@ -49,13 +49,13 @@ class ExpressionText:
         """Write the expression, bind it to a schema, and check its type against Spark's."""
         text = self.text(expression)
         try:
-            made = bind(text, schema)
+            bound = bind(text, schema)
         except StatebedError as error:
             raise UntranslatableError(f"{expression.sql}: {error.what.splitlines()[0]}") from error
         wanted = arrow_type(expression.type_json)
-        if not same_type(made.type, wanted):
-            raise UntranslatableError(f"{expression.sql} has the type {made.type} here, but {wanted} in Spark")
-        return made
+        if not same_type(bound.type, wanted):
+            raise UntranslatableError(f"{expression.sql} has the type {bound.type} here, but {wanted} in Spark")
+        return bound
 
     def text(self, e: Expr) -> str:  # noqa: C901, PLR0911 - one return per kind of expression
         """Return the text of an expression."""
@@ -143,7 +143,7 @@ class ExpressionText:
         raise UntranslatableError(f"{e.sql}: {e.kind} is not available between operators")
 
     def _list(self, items: Sequence[Expr]) -> str:
-        return ", ".join(self.text(one) for one in items)
+        return ", ".join(self.text(item) for item in items)
 
     def _attribute(self, e: Expr) -> str:
         if e.id in self.columns:
@@ -161,7 +161,7 @@ class ExpressionText:
         return f"{self.text(e.child)}.{quoted(fields[e.fields['ordinal']]['name'])}"
 
     def _like(self, e: Expr) -> str:
-        text, pattern = (self.text(one) for one in e.children)
+        text, pattern = (self.text(operand) for operand in e.children)
         if e.kind == "RLike":
             return f"({text} rlike {pattern})"
         escape = str(e.fields.get("escapeChar", "\\"))

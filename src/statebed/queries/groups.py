@@ -42,7 +42,7 @@ def aggregate(query: "Translation", node: PlanNode) -> Relation:
     child = query.operand(node.child)
     groupings, results = node.expressions("groupingExpressions"), node.expressions("aggregateExpressions")
     groups = _groups(query, child, groupings)
-    specs = {_spec(child, one) for one in groups.windows}
+    specs = {_spec(child, window) for window in groups.windows}
     if len(specs) > 1:
         raise UntranslatableError("it groups by two windows", "group by one window, then aggregate its results")
     calls = _calls(results)
@@ -66,35 +66,35 @@ def aggregate(query: "Translation", node: PlanNode) -> Relation:
     stream = _operator(query, source, groups, keys, aggregates)
     _check_types(stream, calls, names)
     relation = _described(child, groups, stream, key_columns, made_windows)
-    known = {**names, **{one.key: key_columns[one.key] for one in groups.keys if not one.is_attribute}}
+    known = {**names, **{key.key: key_columns[key.key] for key in groups.keys if not key.is_attribute}}
     return _results(query, relation, results, known)
 
 
 def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) -> _Groups:
     computes = query.options.mode != "complete"
     windows, passed, keys = [], [], []
-    for one in groupings:
-        if computes and one.is_attribute and (one.id in child.pending or one.id in child.pending_parts):
-            windows.append(one)
-        elif one.is_attribute and one.id in child.windows:
-            passed.append(one)
-        elif one.kind != "Literal":
-            keys.append(one)
+    for grouping in groupings:
+        if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
+            windows.append(grouping)
+        elif grouping.is_attribute and grouping.id in child.windows:
+            passed.append(grouping)
+        elif grouping.kind != "Literal":
+            keys.append(grouping)
     return _Groups(tuple(windows), tuple(passed), tuple(keys))
 
 
-def _spec(child: Relation, one: Expr) -> WindowSpec:
-    return child.pending[one.id] if one.id in child.pending else child.pending_parts[one.id][0]
+def _spec(child: Relation, window: Expr) -> WindowSpec:
+    return child.pending[window.id] if window.id in child.pending else child.pending_parts[window.id][0]
 
 
 def _calls(results: Sequence[Expr]) -> list[tuple[str, Expr]]:
     """Return the distinct aggregate calls of the results, each with a name for its column."""
-    found: dict[tuple[object, ...], tuple[str, Expr]] = {}
+    calls: dict[tuple[object, ...], tuple[str, Expr]] = {}
     for result in results:
-        for one in result.walk():
-            if one.kind == "AggregateExpression" and one.key not in found:
-                found[one.key] = (result.name if result.value is one else "aggregate", one)
-    return list(found.values())
+        for part in result.walk():
+            if part.kind == "AggregateExpression" and part.key not in calls:
+                calls[part.key] = (result.name if result.value is part else "aggregate", part)
+    return list(calls.values())
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,19 @@ class _Source:
         read: dict[tuple[object, ...], tuple[Expr, str]] = {}
         inputs = [argument for _, call in calls for argument in (*call.child.children, *call.children[1:])]
         names: list[str] = []
-        for one in (*groups.keys, *inputs):
-            if one.key not in read and one.kind != "Literal":
-                name = fresh_name(one.name if one.is_named else "value", [*names, WINDOW_START, WINDOW_END])
+        for expression in (*groups.keys, *inputs):
+            if expression.key not in read and expression.kind != "Literal":
+                name = fresh_name(
+                    expression.name if expression.is_named else "value", [*names, WINDOW_START, WINDOW_END]
+                )
                 names.append(name)
-                read[one.key] = (one.value, name)
-        stream, _ = query.opened(child, [(one, name) for one, name in read.values()])
+                read[expression.key] = (expression.value, name)
+        stream, _ = query.opened(child, [(expression, name) for expression, name in read.values()])
         return cls(child, stream, {key: name for key, (_, name) in read.items()})
 
-    def value(self, one: Expr) -> str:
+    def value(self, expression: Expr) -> str:
         """Return an input of the operator as text."""
-        return quoted(self.columns[one.key]) if self.child.is_head else self.child.bound_text(one)
+        return quoted(self.columns[expression.key]) if self.child.is_head else self.child.bound_text(expression)
 
     def keys(self, groups: _Groups) -> tuple[list[str], dict[tuple[object, ...], str], dict[int, WindowColumns]]:
         """Return the keys as text, their columns, and the columns of windows among them."""
@@ -131,16 +133,16 @@ class _Source:
         columns: dict[tuple[object, ...], str] = {}
         windows: dict[int, WindowColumns] = {}
         taken = [WINDOW_START, WINDOW_END]
-        for one in groups.passed:
-            old = self.child.windows[one.id]
-            new = WindowColumns(*(fresh_name(f"{one.name}_{part}", taken) for part in ("start", "end")))
+        for passed_window in groups.passed:
+            old = self.child.windows[passed_window.id]
+            new = WindowColumns(*(fresh_name(f"{passed_window.name}_{part}", taken) for part in ("start", "end")))
             taken += [new.start, new.end]
             texts += [f"{quoted(old.start)} as {quoted(new.start)}", f"{quoted(old.end)} as {quoted(new.end)}"]
-            windows[one.id] = new
-        for one in groups.keys:
-            columns[one.key] = fresh_name(one.name if one.is_named else "key", taken)
-            taken.append(columns[one.key])
-            texts.append(f"{self.value(one)} as {quoted(columns[one.key])}")
+            windows[passed_window.id] = new
+        for key in groups.keys:
+            columns[key.key] = fresh_name(key.name if key.is_named else "key", taken)
+            taken.append(columns[key.key])
+            texts.append(f"{self.value(key)} as {quoted(columns[key.key])}")
         return texts, columns, windows
 
 
@@ -155,7 +157,7 @@ def _operator(
         emit = "early" if mode == "update" else "close"
         name = query.operator_name("session" if spec.is_session else "window")
         return stream.group_by(*keys, spec.window(on), name=name).agg(emit=emit, **aggregates)
-    shape = next((child.shapes[one.id] for one in groups.passed if one.id in child.shapes), None)
+    shape = next((child.shapes[window.id] for window in groups.passed if window.id in child.shapes), None)
     is_append = not child.is_head and child.behind.output.changes is Changes.APPEND
     if shape is not None and not shape.is_session and is_append and mode in {None, "append"}:
         # Results of one window have one event time, and no others have it: they close together.
@@ -184,15 +186,19 @@ def _described(
     made_windows: dict[int, WindowColumns],
 ) -> Relation:
     """Return what the operator gives, before expressions over its results."""
-    columns = {one.id: key_columns[one.key] for one in groups.keys if one.is_attribute}
-    shapes = {one.id: child.shapes[one.id] for one in groups.passed if one.id in child.shapes}
+    columns = {key.id: key_columns[key.key] for key in groups.keys if key.is_attribute}
+    shapes = {
+        passed_window.id: child.shapes[passed_window.id]
+        for passed_window in groups.passed
+        if passed_window.id in child.shapes
+    }
     windows = dict(made_windows)
-    for one in groups.windows:
-        if one.id in child.pending:
-            windows[one.id] = MADE
+    for window in groups.windows:
+        if window.id in child.pending:
+            windows[window.id] = MADE
         else:
-            columns[one.id] = WINDOW_END if child.pending_parts[one.id][1] else WINDOW_START
-        shapes[one.id] = _spec(child, one)
+            columns[window.id] = WINDOW_END if child.pending_parts[window.id][1] else WINDOW_START
+        shapes[window.id] = _spec(child, window)
     return Relation({}, label=child.label, stream=stream, columns=columns, windows=windows, shapes=shapes)
 
 
@@ -205,24 +211,24 @@ def _results(
     writer = ExpressionText(relation.columns, relation.windows, known)
     texts: dict[str, str] = {}
     schema = relation.behind.output.columns
-    for one in results:
-        inner = one.value
+    for result in results:
+        inner = result.value
         if inner.is_attribute and (inner.id in relation.columns or inner.id in relation.windows):
             for there in known_by_id:
                 if inner.id in there:
-                    there[one.id] = there[inner.id]
+                    there[result.id] = there[inner.id]
             continue
         if inner.key in known:
-            columns[one.id] = known[inner.key]
+            columns[result.id] = known[inner.key]
             continue
-        name = fresh_name(one.name, [*relation.behind.columns, *texts])
+        name = fresh_name(result.name, [*relation.behind.columns, *texts])
         texts[name] = writer.bound(inner, schema).text
-        columns[one.id] = name
+        columns[result.id] = name
         if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in relation.shapes:
-            shapes[one.id] = relation.shapes[inner.child.id]
+            shapes[result.id] = relation.shapes[inner.child.id]
     return replace(
         relation,
-        names={one.id: one.name for one in results},
+        names={expression.id: expression.name for expression in results},
         stream=query.extended(relation.behind, texts),
         columns=columns,
         windows=windows,
@@ -247,7 +253,7 @@ def distinct(query: "Translation", node: PlanNode) -> Relation:
 def deduplicate(query: "Translation", node: PlanNode) -> Relation:
     """Keep one row of each key, for ever, or until the watermark passes the event time if that is a key."""
     child = query.operand(node.child)
-    return _deduplicated(query, child, [one.id for one in node.expressions("keys")], None)
+    return _deduplicated(query, child, [key.id for key in node.expressions("keys")], None)
 
 
 def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relation:
@@ -257,7 +263,7 @@ def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relati
     known = [int(delay) for delay in delays if delay is not None]
     if not known:
         raise UntranslatableError("the rows have no watermark", "call withWatermark('ts', '10 minutes') before it")
-    return _deduplicated(query, child, [one.id for one in node.expressions("keys")], max(known[0] * 1_000, 1))
+    return _deduplicated(query, child, [key.id for key in node.expressions("keys")], max(known[0] * 1_000, 1))
 
 
 def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], span_us: int | None) -> Relation:
@@ -277,5 +283,5 @@ def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], sp
         event_time = quoted(relation.columns[child.time])
         stream = query.extended(stream, {on: f"coalesce({event_time}, timestamp_micros({NEVER_US}L))"})
     keyed = stream.key_by(*map(quoted, names), name=query.operator_name("deduplicate"))
-    found = keyed.deduplicate(keep="first", ttl=ttl, on=on)
-    return replace(relation, stream=found, times=relation.times if on is None else frozenset())
+    deduplicated = keyed.deduplicate(keep="first", ttl=ttl, on=on)
+    return replace(relation, stream=deduplicated, times=relation.times if on is None else frozenset())

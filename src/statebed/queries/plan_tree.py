@@ -70,17 +70,19 @@ class Expr:
 
     def part(self, name: str) -> "Expr":
         """Return an expression that is an argument, whether it is a child or not."""
-        given = self.fields[name]
-        if isinstance(given, int):
-            return self.children[given]
-        return _tree(given, lambda: _field(self.handle, name))
+        argument = self.fields[name]
+        if isinstance(argument, int):
+            return self.children[argument]
+        return _tree(argument, lambda: _field(self.handle, name))
 
     def parts(self, name: str) -> list["Expr"]:
         """Return the expressions of an argument that is a sequence."""
-        given = self.fields[name]
-        if given and isinstance(given[0], int):
-            return [self.children[place] for place in given]
-        return [_tree(one, _item(lambda: _field(self.handle, name), place)) for place, one in enumerate(given)]
+        arguments = self.fields[name]
+        if arguments and isinstance(arguments[0], int):
+            return [self.children[place] for place in arguments]
+        return [
+            _tree(argument, _item(lambda: _field(self.handle, name), place)) for place, argument in enumerate(arguments)
+        ]
 
     def walk(self) -> Iterator["Expr"]:
         """Yield the expression and everything in it, parents first."""
@@ -91,7 +93,7 @@ class Expr:
     @cached_property
     def references(self) -> frozenset[int]:
         """Ids of the attributes that it reads."""
-        return frozenset(one.id for one in self.walk() if one.is_attribute)
+        return frozenset(node.id for node in self.walk() if node.is_attribute)
 
     @cached_property
     def mode(self) -> str:
@@ -156,33 +158,33 @@ class PlanNode:
 
     def optional(self, name: str) -> Expr | None:
         """Return the expression of a field that may be missing."""
-        given = self.fields.get(name)
-        return _tree(given, lambda: _field(self.handle, name).get()) if given else None
+        content = self.fields.get(name)
+        return _tree(content, lambda: _field(self.handle, name).get()) if content else None
 
     def expressions(self, name: str) -> list[Expr]:
         """Return the expressions of a field that is a sequence."""
         if name not in self._sequences:
             self._sequences[name] = [
-                _tree(one, _item(lambda: _field(self.handle, name), place))
-                for place, one in enumerate(self.fields[name])
+                _tree(content, _item(lambda: _field(self.handle, name), place))
+                for place, content in enumerate(self.fields[name])
             ]
         return self._sequences[name]
 
     def nested_expression(self, name: str, *places: int) -> Expr | None:
         """Return one expression of a field that is a sequence of sequences; None if it is empty."""
-        given = self.fields[name]
+        content = self.fields[name]
         for place in places:
-            if place >= len(given):
+            if place >= len(content):
                 return None
-            given = given[place]
+            content = content[place]
 
         def find() -> Handle:
-            found = getattr(self.handle, name)()
+            handle = getattr(self.handle, name)()
             for place in places:
-                found = found.apply(place)
-            return found
+                handle = handle.apply(place)
+            return handle
 
-        return _tree(given, find)
+        return _tree(content, find)
 
     @cached_property
     def _sequences(self) -> dict[str, list[Expr]]:
@@ -217,24 +219,24 @@ def plan_of(handle: Handle) -> PlanNode:
 
 
 def _plan(items: Iterator[Json], find: Callable[[], Handle]) -> PlanNode:
-    given = next(items)
-    node = PlanNode(given["class"].rpartition(".")[2].rstrip("$"), given, [], find)
-    for place in range(given["num-children"]):
+    item = next(items)
+    node = PlanNode(item["class"].rpartition(".")[2].rstrip("$"), item, [], find)
+    for place in range(item["num-children"]):
         node.children.append(_plan(items, _child(node, place)))
     return node
 
 
-def _tree(given: Sequence[Json], find: Callable[[], Handle]) -> Expr:
-    return _expression(iter(given), find)
+def _tree(items: Sequence[Json], find: Callable[[], Handle]) -> Expr:
+    return _expression(iter(items), find)
 
 
 def _expression(items: Iterator[Json], find: Callable[[], Handle]) -> Expr:
-    given = next(items)
-    package, _, kind = given["class"].rpartition(".")
-    made = Expr(kind.rstrip("$"), package, given, [], find)
-    for place in range(given["num-children"]):
-        made.children.append(_expression(items, _child(made, place)))
-    return made
+    item = next(items)
+    package, _, kind = item["class"].rpartition(".")
+    expression = Expr(kind.rstrip("$"), package, item, [], find)
+    for place in range(item["num-children"]):
+        expression.children.append(_expression(items, _child(expression, place)))
+    return expression
 
 
 def _field(handle: Handle, name: str) -> Handle:

@@ -32,10 +32,10 @@ def pushed_filters(catalyst: Catalyst, plan: PlanNode) -> Mapping[WatermarkKey, 
         optimised = plan_of(catalyst.optimised(plan.handle))
     except Py4JError:
         return {}
-    found: dict[WatermarkKey, list[dict[object, Expr]]] = {}
+    by_watermark: dict[WatermarkKey, list[dict[object, Expr]]] = {}
     for node in optimised.walk():
         if node.kind == "EventTimeWatermark":
-            found.setdefault(watermark_key(node), []).append(_conditions_below(node))
+            by_watermark.setdefault(watermark_key(node), []).append(_conditions_below(node))
     written: dict[WatermarkKey, set[object]] = {}
     for node in plan.walk():
         if node.kind == "EventTimeWatermark":
@@ -46,16 +46,16 @@ def pushed_filters(catalyst: Catalyst, plan: PlanNode) -> Mapping[WatermarkKey, 
             for name, condition in several[0].items()
             if all(name in other for other in several[1:]) and name not in written.get(key, set())
         ]
-        for key, several in found.items()
+        for key, several in by_watermark.items()
     }
 
 
 def _conditions_below(node: PlanNode) -> dict[object, Expr]:
     """Return the conditions of filters between a watermark and its source."""
-    found: dict[object, Expr] = {}
+    conditions: dict[object, Expr] = {}
     below = node.child
     while below.kind in {"Filter", "Project"}:
         if below.kind == "Filter":
-            found |= {one.key: one for one in conjuncts(below.expression("condition"))}
+            conditions |= {conjunct.key: conjunct for conjunct in conjuncts(below.expression("condition"))}
         below = below.child
-    return found
+    return conditions

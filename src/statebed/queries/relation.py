@@ -22,7 +22,7 @@ class Ranking:
     @property
     def attributes(self) -> dict[int, str]:
         """Names of the attributes that it reads, by id."""
-        return {one.id: one.name for e in (*self.partition, *self.order) for one in e.walk() if one.is_attribute}
+        return {node.id: node.name for e in (*self.partition, *self.order) for node in e.walk() if node.is_attribute}
 
     @property
     def references(self) -> frozenset[int]:
@@ -105,7 +105,7 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
     """Return the same rows under other attribute ids."""
 
     def moved(known: Mapping[int, Any]) -> dict[int, Any]:
-        return {ids[one]: value for one, value in known.items() if one in ids}
+        return {ids[number]: value for number, value in known.items() if number in ids}
 
     return replace(
         relation,
@@ -116,28 +116,28 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
         pending=moved(relation.pending),
         pending_parts=moved(relation.pending_parts),
         rankings=moved(relation.rankings),
-        virtual=frozenset(ids[one] for one in relation.virtual if one in ids),
-        times=frozenset(ids[one] for one in relation.times if one in ids),
+        virtual=frozenset(ids[number] for number in relation.virtual if number in ids),
+        times=frozenset(ids[number] for number in relation.times if number in ids),
     )
 
 
 def fresh_name(name: str, taken: Iterable[str]) -> str:
     """Return a column name that differs from those taken, ignoring case; the same in every run of a program."""
-    lowered = {one.lower() for one in taken}
+    lowered = {other.lower() for other in taken}
     base = "".join(character if character.isalnum() or character == "_" else "_" for character in name).strip("_")
     if name and not name.startswith("_") and name.lower() not in lowered:
         return name
     base = base or "column"
-    found, count = base, 1
-    while found.lower() in lowered:
+    fresh, count = base, 1
+    while fresh.lower() in lowered:
         count += 1
-        found = f"{base}_{count}"
-    return found
+        fresh = f"{base}_{count}"
+    return fresh
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
     """Return the names with numbers where one is taken."""
-    found: list[str] = []
+    distinct: list[str] = []
     for name in names:
-        found.append(fresh_name(name, found))
-    return found
+        distinct.append(fresh_name(name, distinct))
+    return distinct

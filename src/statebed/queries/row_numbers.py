@@ -25,14 +25,14 @@ def window_functions(query: "Translation", node: PlanNode) -> Relation:
     child = query.operand(node.child)
     rankings = dict(child.rankings)
     expressions = node.expressions("windowExpressions")
-    for one in expressions:
-        function = one.value.child if one.value.kind == "WindowExpression" else one.value
+    for expression in expressions:
+        function = expression.value.child if expression.value.kind == "WindowExpression" else expression.value
         if function.kind not in NUMBERINGS:
             raise UntranslatableError(
-                f"{one.sql}: over a partition there are row_number, rank and dense_rank",
+                f"{expression.sql}: over a partition there are row_number, rank and dense_rank",
                 "aggregate by a window instead, or use the operator `over` of statebed's own API",
             )
-        rankings[one.id] = Ranking(
+        rankings[expression.id] = Ranking(
             NUMBERINGS[function.kind],
             tuple(node.expressions("partitionSpec")),
             tuple(node.expressions("orderSpec")),
@@ -42,7 +42,7 @@ def window_functions(query: "Translation", node: PlanNode) -> Relation:
             "the first rows of a stream change whenever better ones arrive",
             "use outputMode('update'), or number the results of a window",
         )
-    names = {**child.names, **{one.id: one.name for one in expressions}}
+    names = {**child.names, **{expression.id: expression.name for expression in expressions}}
     return replace(child, names=names, rankings=rankings)
 
 
@@ -50,26 +50,28 @@ def first_rows(query: "Translation", child: Relation, condition: Expr) -> Relati
     """Return the rows whose number is within the bound of a condition."""
     number, limit, rest = _bound(child, condition)
     ranking = child.rankings[number]
-    hidden = [one for one, other in child.rankings.items() if other is ranking]
+    hidden = [number for number, other in child.rankings.items() if other is ranking]
     pending = _pending_window(child, ranking)
-    names = {one: name for one, name in {**ranking.attributes, **child.names}.items() if one not in child.rankings}
+    names = {
+        number: name for number, name in {**ranking.attributes, **child.names}.items() if number not in child.rankings
+    }
     if pending is not None:
-        made_by_operator = {one for one in names if one in child.pending or one in child.pending_parts}
-        names = {one: name for one, name in names.items() if one not in made_by_operator}
+        made_by_operator = {number for number in names if number in child.pending or number in child.pending_parts}
+        names = {number: name for number, name in names.items() if number not in made_by_operator}
     plain = replace(child, names=names, rankings={})
     relation = query.materialised(plain, avoid=["window_start", "window_end"])
     column = fresh_name("row_number", relation.behind.columns)
-    order = [_order(one, relation) for one in ranking.order]
+    order = [_order(ordering, relation) for ordering in ranking.order]
     window = pending or _closed_window(relation, ranking)
     keys = []
-    for one in ranking.partition:
-        if one.is_attribute and window is not None and (one.id in relation.shapes or one.id not in names):
+    for part in ranking.partition:
+        if part.is_attribute and window is not None and (part.id in relation.shapes or part.id not in names):
             continue
-        if one.is_attribute and one.id in relation.windows:
-            columns = relation.windows[one.id]
+        if part.is_attribute and part.id in relation.windows:
+            columns = relation.windows[part.id]
             keys += [quoted(columns.start), quoted(columns.end)]
         else:
-            keys.append(relation.bound_text(one))
+            keys.append(relation.bound_text(part))
     name = query.operator_name("top")
     if window is not None:
         grouped = relation.behind.group_by(*keys, window.window(None), name=name)
@@ -77,25 +79,25 @@ def first_rows(query: "Translation", child: Relation, condition: Expr) -> Relati
     else:
         stream = relation.behind.key_by(*keys, name=name).top(limit, order, numbering=ranking.numbering, number=column)
     ends = [quoted(WINDOW_START), quoted(WINDOW_END)] if pending is not None else []
-    made = replace(
+    ranked = replace(
         relation,
         names=child.names,
         stream=stream.select(*map(quoted, relation.behind.columns), *ends, f"cast({column} as int) as {column}"),
         columns={**relation.columns, **dict.fromkeys(hidden, column)},
     )
     if pending is not None:
-        made = _with_window(made, child, pending)
-    for one in rest:
-        made = replace(made, stream=made.behind.where(made.bound_text(one)))
-    return made
+        ranked = _with_window(ranked, child, pending)
+    for remaining in rest:
+        ranked = replace(ranked, stream=ranked.behind.where(ranked.bound_text(remaining)))
+    return ranked
 
 
 def _pending_window(child: Relation, ranking: Ranking) -> WindowSpec | None:
     """Return the window over the event time of rows that the partition names, which the operator computes."""
-    for one in ranking.partition:
-        if not one.is_attribute:
+    for part in ranking.partition:
+        if not part.is_attribute:
             continue
-        spec = child.pending.get(one.id) or child.pending_parts.get(one.id, (None,))[0]
+        spec = child.pending.get(part.id) or child.pending_parts.get(part.id, (None,))[0]
         if spec is not None and not spec.is_session and spec.attribute in child.times:
             return spec
     return None
@@ -108,27 +110,31 @@ def _closed_window(relation: Relation, ranking: Ranking) -> WindowSpec | None:
     """
     if relation.behind.output.changes is not Changes.APPEND:
         return None
-    named = [relation.shapes[one.id] for one in ranking.partition if one.is_attribute and one.id in relation.shapes]
+    named = [relation.shapes[part.id] for part in ranking.partition if part.is_attribute and part.id in relation.shapes]
     if not named or named[0].is_session:
         return None
     shape = named[0]
     return WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
 
 
-def _with_window(made: Relation, child: Relation, spec: WindowSpec) -> Relation:
+def _with_window(ranked: Relation, child: Relation, spec: WindowSpec) -> Relation:
     """Return the rows with the window that the operator has computed."""
     parts = {
-        one: (WINDOW_START, WINDOW_END)[part] for one, (found, part) in child.pending_parts.items() if found == spec
+        number: (WINDOW_START, WINDOW_END)[part]
+        for number, (window, part) in child.pending_parts.items()
+        if window == spec
     }
-    whole = {one: WindowColumns(WINDOW_START, WINDOW_END) for one, found in child.pending.items() if found == spec}
+    whole = {
+        number: WindowColumns(WINDOW_START, WINDOW_END) for number, window in child.pending.items() if window == spec
+    }
     return replace(
-        made,
-        columns={**made.columns, **parts},
-        windows={**made.windows, **whole},
-        shapes={**made.shapes, **dict.fromkeys([*parts, *whole], spec)},
-        pending={one: found for one, found in made.pending.items() if found != spec},
-        pending_parts={one: found for one, found in made.pending_parts.items() if found[0] != spec},
-        virtual=made.virtual - frozenset(parts) - frozenset(whole),
+        ranked,
+        columns={**ranked.columns, **parts},
+        windows={**ranked.windows, **whole},
+        shapes={**ranked.shapes, **dict.fromkeys([*parts, *whole], spec)},
+        pending={number: window for number, window in ranked.pending.items() if window != spec},
+        pending_parts={number: window for number, window in ranked.pending_parts.items() if window[0] != spec},
+        virtual=ranked.virtual - frozenset(parts) - frozenset(whole),
     )
 
 
@@ -149,14 +155,14 @@ def _order(e: Expr, relation: Relation) -> str:
 def _bound(child: Relation, condition: Expr) -> tuple[int, int, Sequence[Expr]]:
     """Return the row number that a condition bounds, the bound, and the conditions that remain."""
     number, limit, rest = None, 0, []
-    for one in conjuncts(condition):
-        found = _limit(one, child)
-        if found is None:
-            rest.append(one)
+    for conjunct in conjuncts(condition):
+        bound = _limit(conjunct, child)
+        if bound is None:
+            rest.append(conjunct)
             continue
-        number, limit = found
-        if one.kind == "EqualTo" and limit > 1:
-            rest.append(one)
+        number, limit = bound
+        if conjunct.kind == "EqualTo" and limit > 1:
+            rest.append(conjunct)
     if number is None:
         raise UntranslatableError(f"{condition.sql}: row numbers have no upper bound", "add one, such as rn <= 3")
     return number, limit, rest
@@ -165,7 +171,7 @@ def _bound(child: Relation, condition: Expr) -> tuple[int, int, Sequence[Expr]]:
 def _limit(e: Expr, child: Relation) -> tuple[int, int] | None:
     if e.kind not in {"LessThanOrEqual", "LessThan", "EqualTo"}:
         return None
-    left, right = (one.child if one.kind == "Cast" else one for one in e.children)
+    left, right = (operand.child if operand.kind == "Cast" else operand for operand in e.children)
     if not left.is_attribute or left.id not in child.rankings or right.kind != "Literal":
         return None
     value = int(right.fields["value"])

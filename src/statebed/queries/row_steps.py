@@ -34,8 +34,8 @@ def watermark(query: "Translation", node: PlanNode) -> Relation:
         for condition in conditions:
             if condition.references <= set(there):
                 plan = query.catalyst.filter(condition.handle, plan)
-    made = query.head_of(node, [replace(child, plan=plan)])
-    return replace(made, time=event_time.id, times=frozenset({event_time.id}))
+    head = query.head_of(node, [replace(child, plan=plan)])
+    return replace(head, time=event_time.id, times=frozenset({event_time.id}))
 
 
 def named(query: "Translation", node: PlanNode) -> Relation:
@@ -55,8 +55,8 @@ def passed(query: "Translation", node: PlanNode) -> Relation:
 def with_cte(query: "Translation", node: PlanNode) -> Relation:
     """Remember the sub-queries of a WITH clause, which are the node's first children."""
     *definitions, body = node.children
-    for one in definitions:
-        query.ctes[int(one.fields["id"])] = one.child
+    for definition in definitions:
+        query.ctes[int(definition.fields["id"])] = definition.child
     return query.visit(body)
 
 
@@ -64,8 +64,8 @@ def cte_reference(query: "Translation", node: PlanNode) -> Relation:
     """Return the rows of a sub-query of a WITH clause, under the ids of the reference."""
     inner = query.visit(query.ctes[int(node.fields["cteId"])])
     attributes = node.expressions("output")
-    ids = dict(zip(inner.names, (one.id for one in attributes), strict=True))
-    names = {one.id: one.name for one in attributes}
+    ids = dict(zip(inner.names, (attribute.id for attribute in attributes), strict=True))
+    names = {attribute.id: attribute.name for attribute in attributes}
     if inner.is_head:
         there = outputs(inner.plan)
         kept = [
@@ -101,32 +101,32 @@ def project(query: "Translation", node: PlanNode) -> Relation:
 
 
 def _names(expressions: Sequence[Expr]) -> dict[int, str]:
-    return {one.id: one.name for one in expressions}
+    return {expression.id: expression.name for expression in expressions}
 
 
 def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
     """Return the relation with the windows that a selection defines or renames."""
     pending, parts, times = dict(child.pending), dict(child.pending_parts), set(child.times)
     virtual = set(child.virtual)
-    for one in expressions:
-        inner = one.value
+    for expression in expressions:
+        inner = expression.value
         if inner.is_attribute:
-            if one.name.startswith(CUMULATE) or one.name == SESSION:
+            if expression.name.startswith(CUMULATE) or expression.name == SESSION:
                 _check_event_time(inner, child)
             if inner.id in child.pending:
-                pending[one.id] = _grown(child.pending[inner.id], one.name)
+                pending[expression.id] = _grown(child.pending[inner.id], expression.name)
             if inner.id in child.pending_parts:
-                parts[one.id] = child.pending_parts[inner.id]
-            times |= {one.id} if inner.id in child.times else set()
-            virtual |= {one.id} if inner.id in child.virtual or one.name.startswith(CUMULATE) else set()
+                parts[expression.id] = child.pending_parts[inner.id]
+            times |= {expression.id} if inner.id in child.times else set()
+            virtual |= {expression.id} if inner.id in child.virtual or expression.name.startswith(CUMULATE) else set()
             continue
         part = _part_of(inner, child)
         spec = None if part is not None else window_of(inner)
         if part is not None:
-            parts[one.id] = part
-            virtual |= {one.id} if inner.references & child.virtual else set()
+            parts[expression.id] = part
+            virtual |= {expression.id} if inner.references & child.virtual else set()
         elif spec is not None and _is_time(spec, child):
-            pending[one.id] = spec
+            pending[expression.id] = spec
     return replace(child, pending=pending, pending_parts=parts, times=frozenset(times), virtual=frozenset(virtual))
 
 
@@ -156,54 +156,65 @@ def _part_of(e: Expr, child: Relation) -> tuple[WindowSpec, int] | None:
 
 
 def _project_head(query: "Translation", node: PlanNode, child: Relation, expressions: Sequence[Expr]) -> Relation:
-    made = _pending_of(child, expressions)
+    projected = _pending_of(child, expressions)
     names = _names(expressions)
-    virtual = made.virtual & frozenset(names)
+    virtual = projected.virtual & frozenset(names)
     rankings = {
-        one.id: child.rankings[one.value.id]
-        for one in expressions
-        if one.value.is_attribute and one.value.id in child.rankings
+        expression.id: child.rankings[expression.value.id]
+        for expression in expressions
+        if expression.value.is_attribute and expression.value.id in child.rankings
     }
-    if any(one.id not in rankings and one.references & frozenset(child.rankings) for one in expressions):
+    if any(
+        expression.id not in rankings and expression.references & frozenset(child.rankings)
+        for expression in expressions
+    ):
         raise UntranslatableError("a row number is used before it is bounded", "keep some rows first: where rn <= 3")
-    wrong = [one for one in expressions if one.id not in virtual and one.references & child.virtual]
+    wrong = [
+        expression
+        for expression in expressions
+        if expression.id not in virtual and expression.references & child.virtual
+    ]
     if wrong:
         raise UntranslatableError(
             f"{wrong[0].sql}: a sliding window is used before its aggregation", "aggregate by the window first"
         )
     renamed = [
-        one.id
-        for one in expressions
-        if child.time is not None and one.value.is_attribute and one.value.id == child.time
+        expression.id
+        for expression in expressions
+        if child.time is not None and expression.value.is_attribute and expression.value.id == child.time
     ]
     time = child.time if child.time in names or not renamed else renamed[0]
     loses_time = time is not None and time not in names
     if not virtual and not rankings and not loses_time and child.plan is node.child.handle:
         plan = node.handle
     else:
-        kept = [one.handle for one in expressions if one.id not in virtual and one.id not in rankings]
-        needed = {one for ranking in rankings.values() for one in ranking.references}
+        kept = [
+            expression.handle
+            for expression in expressions
+            if expression.id not in virtual and expression.id not in rankings
+        ]
+        needed = {number for ranking in rankings.values() for number in ranking.references}
         if loses_time and time is not None:
             needed.add(time)
         there = outputs(child.plan) if needed else {}
-        kept += [there[one] for one in sorted(needed - set(names)) if one in there]
+        kept += [there[number] for number in sorted(needed - set(names)) if number in there]
         plan = query.catalyst.project(kept, child.plan)
-    seen = frozenset(names) | {one for ranking in rankings.values() for one in ranking.references}
+    seen = frozenset(names) | {number for ranking in rankings.values() for number in ranking.references}
     return replace(
-        made,
+        projected,
         names=names,
         plan=plan,
         time=time,
-        times=made.times & seen,
+        times=projected.times & seen,
         virtual=virtual,
         rankings=rankings,
-        pending={one: spec for one, spec in made.pending.items() if one in seen},
-        pending_parts={one: part for one, part in made.pending_parts.items() if one in seen},
+        pending={number: spec for number, spec in projected.pending.items() if number in seen},
+        pending_parts={number: part for number, part in projected.pending_parts.items() if number in seen},
     )
 
 
 def _project_behind(query: "Translation", child: Relation, expressions: Sequence[Expr]) -> Relation:
-    made = _pending_of(child, expressions)
+    projected = _pending_of(child, expressions)
     columns, windows, shapes, rankings = (
         dict(child.columns),
         dict(child.windows),
@@ -211,30 +222,30 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
         dict(child.rankings),
     )
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes, rankings]
-    times, virtual = set(made.times), set(made.virtual)
+    times, virtual = set(projected.times), set(projected.virtual)
     texts: dict[str, str] = {}
-    for one in expressions:
-        inner = one.value
+    for expression in expressions:
+        inner = expression.value
         if inner.is_attribute:
             for known in known_by_id:
                 if inner.id in known:
-                    known[one.id] = known[inner.id]
+                    known[expression.id] = known[inner.id]
             continue
-        if one.id in made.pending or one.id in made.pending_parts:
-            virtual.add(one.id)
+        if expression.id in projected.pending or expression.id in projected.pending_parts:
+            virtual.add(expression.id)
             continue
         if inner.references & (child.virtual | frozenset(child.rankings)):
-            raise UntranslatableError(f"{one.sql}: a window or a row number is used before its operator")
-        name = fresh_name(one.name, [*child.behind.columns, *texts])
+            raise UntranslatableError(f"{expression.sql}: a window or a row number is used before its operator")
+        name = fresh_name(expression.name, [*child.behind.columns, *texts])
         texts[name] = child.bound_text(inner)
-        columns[one.id] = name
+        columns[expression.id] = name
         window = window_time_of(inner)
         if window is not None and window in child.windows:
-            times.add(one.id)
+            times.add(expression.id)
         if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in child.shapes:
-            shapes[one.id] = child.shapes[inner.child.id]
+            shapes[expression.id] = child.shapes[inner.child.id]
     return replace(
-        made,
+        projected,
         names=_names(expressions),
         stream=query.extended(child.behind, texts),
         columns=columns,
@@ -291,7 +302,7 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
     number = attributes[0].id
     return replace(
         child,
-        names={one.id: one.name for one in attributes},
+        names={attribute.id: attribute.name for attribute in attributes},
         pending={**child.pending, number: spec},
         virtual=child.virtual | {number},
     )
@@ -309,9 +320,9 @@ def union(query: "Translation", node: PlanNode) -> Relation:
         for child in children:
             child.check_ready("a union")
         return _head_union(query, node, children)
-    for child, one in zip(children, node.children, strict=True):
+    for child, branch in zip(children, node.children, strict=True):
         if child.tail:
-            raise refusal(one, "it would run in Spark behind an operator, before a union", "select after the union")
+            raise refusal(branch, "it would run in Spark behind an operator, before a union", "select after the union")
     parts = [query.materialised(child) for child in children]
     names = distinct_names(list(parts[0].names.values()))
     streams = [query.selected(part, names) for part in parts]
@@ -341,15 +352,15 @@ def _head_union(query: "Translation", node: PlanNode, children: Sequence[Relatio
         trimmed.append(replace(child, plan=plan))
     places = [
         {at for at, number in enumerate(child.names) if number in child.times or number == child.time}
-        for child, one in zip(trimmed, node.children, strict=True)
-        if one.is_streaming
+        for child, branch in zip(trimmed, node.children, strict=True)
+        if branch.is_streaming
     ]
     shared = set.intersection(*places) if places else set()
-    made = query.head_of(node, trimmed)
-    ids = list(made.names)
+    united = query.head_of(node, trimmed)
+    ids = list(united.names)
     timed = [ids[at] for at in sorted(shared)]
     return replace(
-        made,
+        united,
         time=timed[0] if timed else None,
         times=frozenset(timed),
         pending={},

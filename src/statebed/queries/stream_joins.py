@@ -59,13 +59,15 @@ def _temporal_join(
     query: "Translation", left: Relation, right: Relation, how: str, conditions: JoinConditions
 ) -> Relation:
     """Join each row with the newest version of its key at the row's event time: FOR SYSTEM_TIME AS OF."""
-    given = [one for one in conditions.rest if one.kind == "IsNotNull" and one.references <= left.ids]
-    if len(given) != 1 or not given[0].references <= left.times:
+    time_marks = [
+        condition for condition in conditions.rest if condition.kind == "IsNotNull" and condition.references <= left.ids
+    ]
+    if len(time_marks) != 1 or not time_marks[0].references <= left.times:
         raise UntranslatableError(
             "FOR SYSTEM_TIME AS OF takes the event time of the left side",
             "write a JOIN b FOR SYSTEM_TIME AS OF a.ts ON a.key = b.key, where a has WATERMARK FOR ts",
         )
-    others = [one for one in conditions.rest if one is not given[0]]
+    others = [condition for condition in conditions.rest if condition is not time_marks[0]]
     if others or conditions.lower_us is not None or conditions.upper_us is not None or how not in {"inner", "left"}:
         raise UntranslatableError(
             "a temporal join is an inner or left join on equal columns alone", "move other conditions to WHERE"
@@ -76,10 +78,10 @@ def _temporal_join(
 
 
 def _kind(node: PlanNode) -> str:
-    given = node.fields["joinType"]
-    name = (given.get("object") or given.get("product-class") or "").rpartition(".")[2].rstrip("$")
+    join_type = node.fields["joinType"]
+    name = (join_type.get("object") or join_type.get("product-class") or "").rpartition(".")[2].rstrip("$")
     if name not in KINDS:
-        raise UntranslatableError(f"a join of the kind {name or given}", f"use one of {', '.join(sorted(KINDS))}")
+        raise UntranslatableError(f"a join of the kind {name or join_type}", f"use one of {', '.join(sorted(KINDS))}")
     return KINDS[name]
 
 
@@ -127,7 +129,7 @@ class _Join:
             within = self._widened(within)
             remaining += self.conditions.bounds
         writer = ExpressionText(columns, windows)
-        condition = " and ".join(writer.text(one) for one in remaining) or None
+        condition = " and ".join(writer.text(remaining_condition) for remaining_condition in remaining) or None
         try:
             stream = left.behind.join(
                 right.behind,
@@ -159,7 +161,7 @@ class _Join:
         return (
             self.query.options.follows_spark
             and bool(self.conditions.bounds)
-            and any(one.kind != "EqualTo" for one in self.conditions.bounds)
+            and any(bound.kind != "EqualTo" for bound in self.conditions.bounds)
             and (self.how not in {"inner", "semi"} or self.is_read)
         )
 
@@ -177,10 +179,10 @@ class _Join:
         """Refuse conditions on the rows of a side that is kept: Spark emits rows that fail them at once."""
         kept = {"left": [self.left], "right": [self.right], "full": [self.left, self.right]}.get(self.how, [])
         for side in kept:
-            for one in self.conditions.rest:
-                if one.references and one.references <= side.ids and self.query.options.follows_spark:
+            for condition in self.conditions.rest:
+                if condition.references and condition.references <= side.ids and self.query.options.follows_spark:
                     raise UntranslatableError(
-                        f"the condition {one.sql} is about rows of one side alone, which an outer join keeps",
+                        f"the condition {condition.sql} is about rows of one side alone, which an outer join keeps",
                         "filter the rows before the join and add the others with a union, or use clock='statebed'",
                     )
 
@@ -188,16 +190,18 @@ class _Join:
         """Return the key that is a window of rows of both sides; None if no key is, or operators made the windows."""
         for name, (a, b) in zip(names, self.conditions.equal, strict=True):
             sides = ((a, self.left), (b, self.right))
-            if all(side.is_head and one.is_attribute and one.id in side.pending for one, side in sides):
+            if all(
+                side.is_head and attribute.is_attribute and attribute.id in side.pending for attribute, side in sides
+            ):
                 return name
         return None
 
     def _shared_window(self) -> WindowSpec | None:
         """Return the shape of the windows that are equal in a pair; None if there are none."""
         for a, b in self.conditions.equal:
-            one, other = _shape_of(a, self.left), _shape_of(b, self.right)
-            if one is not None and other is not None and one.tiles_like(other):
-                return one
+            left_shape, right_shape = _shape_of(a, self.left), _shape_of(b, self.right)
+            if left_shape is not None and right_shape is not None and left_shape.tiles_like(right_shape):
+                return left_shape
         return None
 
     def _described(self, left: Relation, right: Relation, stream: Any, within: Interval | None) -> Relation:
@@ -227,7 +231,7 @@ def _shape_of(e: Expr, relation: Relation) -> WindowSpec | None:
     inner = e.child if e.kind == "GetStructField" else e
     if not inner.is_attribute:
         return None
-    found = relation.shapes.get(inner.id)
-    if found is None and inner.id in relation.pending and inner.id not in relation.virtual:
-        found = relation.pending[inner.id]
-    return found
+    shape = relation.shapes.get(inner.id)
+    if shape is None and inner.id in relation.pending and inner.id not in relation.virtual:
+        shape = relation.pending[inner.id]
+    return shape

@@ -34,12 +34,14 @@ def tail_function(
         plan = catalyst.project([*expressions, *weight], plan)
         for node in relation.tail:
             if node.kind == "Project":
-                plan = catalyst.project([*(one.handle for one in node.expressions("projectList")), *weight], plan)
+                plan = catalyst.project(
+                    [*(expression.handle for expression in node.expressions("projectList")), *weight], plan
+                )
             else:
                 others = [plan if child.is_streaming else child.handle for child in node.children]
                 plan = catalyst.with_children(node.handle, others)
-        made = outputs(plan)
-        columns = [catalyst.alias(made[one], name) for one, name in zip(relation.names, names, strict=True)]
+        results = outputs(plan)
+        columns = [catalyst.alias(results[number], name) for number, name in zip(relation.names, names, strict=True)]
         return catalyst.frame(catalyst.project([*columns, *weight], plan), rows.sparkSession)
 
     return tail

@@ -75,21 +75,23 @@ class Translation:
 
     def result(self) -> Any:
         """Return a stream of the job, or its rows on their way to a sink if Spark computes the tail."""
-        found = self.visit(self.plan)
-        self._check_ranked(self.plan, found)
+        relation = self.visit(self.plan)
+        self._check_ranked(self.plan, relation)
         names = distinct_names([str(name) for name in self.df.columns])
-        self.tail_steps = found.tail
-        if found.tail:
-            function = tail_function(self.catalyst, found, names, has_weights=self.options.tail_has_weights)
-            return found.behind.transform(function)
+        self.tail_steps = relation.tail
+        if relation.tail:
+            function = tail_function(self.catalyst, relation, names, has_weights=self.options.tail_has_weights)
+            return relation.behind.transform(function)
         try:
-            found.check_ready("the result")
+            relation.check_ready("the result")
         except UntranslatableError as error:
             raise refusal(self.plan, error.why, error.fix) from error
-        if found.is_head:
-            stream, _ = self.opened(found, [(one, name) for one, name in zip(found.names, names, strict=True)])
+        if relation.is_head:
+            stream, _ = self.opened(
+                relation, [(number, name) for number, name in zip(relation.names, names, strict=True)]
+            )
             return stream.select(*(quoted(name) for name in names))
-        return self.selected(found, names)
+        return self.selected(relation, names)
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -110,19 +112,19 @@ class Translation:
     def operand(self, node: PlanNode) -> Relation:
         """Return the rows that an operator reads."""
         self.depth += 1
-        found = self.visit(node)
+        relation = self.visit(node)
         self.depth -= 1
-        if found.tail:
+        if relation.tail:
             raise refusal(
-                found.tail[0],
+                relation.tail[0],
                 f"it stands between two stateful steps, where expressions run on Arrow: {self._tail_reason}",
                 "compute it before the first stateful step, or use functions of docs/reference/expressions.md",
             )
-        self._check_ranked(node, found)
-        return found
+        self._check_ranked(node, relation)
+        return relation
 
-    def _check_ranked(self, node: PlanNode, found: Relation) -> None:
-        if found.rankings and not found.tail:
+    def _check_ranked(self, node: PlanNode, relation: Relation) -> None:
+        if relation.rankings and not relation.tail:
             raise refusal(node, "row numbers have no upper bound", "keep the first rows of each: where('rn <= 3')")
 
     def spark_step(self, node: PlanNode) -> Relation:
@@ -139,11 +141,11 @@ class Translation:
 
     def head_of(self, node: PlanNode, children: Sequence[Relation]) -> Relation:
         """Return a step of the head with the plan that its inputs have."""
-        unchanged = all(child.plan is one.handle for child, one in zip(children, node.children, strict=True))
+        unchanged = all(child.plan is original.handle for child, original in zip(children, node.children, strict=True))
         plans = [child.plan for child in children]
         plan = node.handle if unchanged else self.catalyst.with_children(node.handle, plans)
         names = self.names_of(node)
-        streams = [child for child, one in zip(children, node.children, strict=True) if one.is_streaming]
+        streams = [child for child, original in zip(children, node.children, strict=True) if original.is_streaming]
         like = streams[0] if streams else (children[0] if children else None)
         if like is None:
             return Relation(names, plan=plan)
@@ -155,9 +157,9 @@ class Translation:
             names=names,
             plan=plan,
             time=time,
-            times=frozenset(one for child in streams for one in child.times if one in names),
-            pending={one: spec for one, spec in like.pending.items() if one in names},
-            pending_parts={one: part for one, part in like.pending_parts.items() if one in names},
+            times=frozenset(number for child in streams for number in child.times if number in names),
+            pending={number: spec for number, spec in like.pending.items() if number in names},
+            pending_parts={number: part for number, part in like.pending_parts.items() if number in names},
         )
 
     def in_tail(self, node: PlanNode, child: Relation, why: str) -> Relation:
@@ -176,7 +178,9 @@ class Translation:
 
     def delay_ms(self) -> int:
         """Return the longest delay of the query's watermarks."""
-        return max((one.delay_ms for one in self.clock.watermarks), default=0) if self.clock is not None else 0
+        return (
+            max((watermark.delay_ms for watermark in self.clock.watermarks), default=0) if self.clock is not None else 0
+        )
 
     def operator_name(self, kind: str) -> str:
         """Return a name for the next operator of a kind: by its place in the query, the same in every start."""
@@ -198,8 +202,8 @@ class Translation:
         for value, name in wanted:
             number = value if isinstance(value, int) else (value.id if value.is_attribute else None)
             is_time = window is None and number is not None and number == head.time and time is None
-            given = there[number] if number is not None else value.handle  # type: ignore[union-attr]
-            columns.append(self.catalyst.alias(given, name, plain=not is_time))
+            column = there[number] if number is not None else value.handle  # type: ignore[union-attr]
+            columns.append(self.catalyst.alias(column, name, plain=not is_time))
             time = name if is_time else time
         if window is None and head.time is not None and time is None:
             time = fresh_name("event_time", [name for _, name in wanted])
@@ -257,25 +261,25 @@ class Translation:
                 texts.append(f"{quoted(relation.columns[number])} as {quoted(columns[number])}")
         if relation.is_head:
             wanted: list[tuple[int | Expr, str]] = list(columns.items())
-            wanted += [(one, name) for name, one in (extra or {}).items()]
+            wanted += [(expression, name) for name, expression in (extra or {}).items()]
             stream, _ = self.opened(relation, wanted, window=window)
             stream = stream.select(*(quoted(name) for _, name in wanted))
         else:
-            for name, one in (extra or {}).items():
-                if one.is_attribute and one.id in relation.windows:
-                    ends_of = relation.windows[one.id]
+            for name, expression in (extra or {}).items():
+                if expression.is_attribute and expression.id in relation.windows:
+                    ends_of = relation.windows[expression.id]
                     texts += [f"{quoted(ends_of.start)} as {quoted(name)}", f"{quoted(ends_of.end)} as {name}_end"]
                 else:
-                    texts.append(f"{relation.bound_text(one)} as {quoted(name)}")
+                    texts.append(f"{relation.bound_text(expression)} as {quoted(name)}")
             stream = relation.behind.select(*texts)
         return replace(relation, plan=None, time=None, stream=stream, columns=columns, windows=windows)
 
-    def extended(self, stream: Any, made: Mapping[str, str]) -> Any:
+    def extended(self, stream: Any, columns: Mapping[str, str]) -> Any:
         """Return a stream with more columns."""
-        if not made:
+        if not columns:
             return stream
         return stream.select(
-            *map(quoted, stream.columns), *(f"{text} as {quoted(name)}" for name, text in made.items())
+            *map(quoted, stream.columns), *(f"{text} as {quoted(name)}" for name, text in columns.items())
         )
 
     def selected(self, relation: Relation, names: Sequence[str]) -> Any:

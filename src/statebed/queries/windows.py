@@ -55,7 +55,10 @@ def _span(us: int) -> str:
 
 def window_of(e: Expr) -> WindowSpec | None:
     """Recognise the struct that window() or session_window() became; None if it is another struct."""
-    if e.kind != "CreateNamedStruct" or [one.fields.get("value") for one in e.children[::2]] != ["start", "end"]:
+    if e.kind != "CreateNamedStruct" or [field_name.fields.get("value") for field_name in e.children[::2]] != [
+        "start",
+        "end",
+    ]:
         return None
     start, end = _bare(e.children[_START]), _bare(e.children[_END])
     if {start.kind, end.kind} != {"PreciseTimestampConversion"}:

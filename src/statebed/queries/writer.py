@@ -120,9 +120,9 @@ class StreamWriter:
     def start(self, path: str | None = None, **options: Any) -> Query:
         """Open a run and start the query."""
         self._options |= options
-        given = dict(self._options)
-        place = path or given.pop("path", None)
-        state = given.pop("checkpointLocation", None)
+        sink_options = dict(self._options)
+        place = path or sink_options.pop("path", None)
+        state = sink_options.pop("checkpointLocation", None)
         job = QueryJob(self._name or "query", **{"state": state, **self._job})
         is_update = self._mode == "update" and (self._function is not None or self._format not in KINDS)
         whole = self._mode == "complete" and self._function is not None
@@ -131,14 +131,14 @@ class StreamWriter:
         )
         rows = Translation(job, self._df, options_of_query).result()
         if (is_update or whole) and _is_changelog(rows):
-            given.setdefault("form", "added")
+            sink_options.setdefault("form", "added")
         if self._function is not None:
             function = _with_whole_table(job, rows, self._function) if whole else self._function
-            rows.write(function, name="batches", **given)
+            rows.write(function, name="batches", **sink_options)
         else:
             if self._partition_by:
-                given["partition_by"] = self._partition_by
-            rows.write(self._format, path=place, **given)
+                sink_options["partition_by"] = self._partition_by
+            rows.write(self._format, path=place, **sink_options)
         return job.start(**self._start)
 
 

@@ -80,18 +80,18 @@ class TransformedSink(BaseSink):
         if rows is None:
             self._sink.publish(publication)
             return
-        made = self._made(rows, publication)
-        data = encode_outbox(made)
+        transformed = self._transformed(rows, publication)
+        data = encode_outbox(transformed)
         path = f"transformed.{digest(data)}.parquet"
         store = MemoryStore()
         store.put(path, data)
-        file = pb.OutboxFile(path=path, size=len(data), rows=made.num_rows, crc32c=crc32c(data))
-        self._sink.publish(replace(publication, files=(file,) if made.num_rows else (), store=store))
+        file = pb.OutboxFile(path=path, size=len(data), rows=transformed.num_rows, crc32c=crc32c(data))
+        self._sink.publish(replace(publication, files=(file,) if transformed.num_rows else (), store=store))
 
-    def _made(self, rows: pa.Table, publication: Publication) -> pa.Table:
+    def _transformed(self, rows: pa.Table, publication: Publication) -> pa.Table:
         where = f"sink {self._sink_id}, epoch {publication.epoch}, {rows.num_rows} rows"
         try:
-            made = self._transform(rows)
+            transformed = self._transform(rows)
         except Exception as error:
             raise SinkError(
                 f"the function before sink {self._sink_id} raised {error_text(error)}",
@@ -99,10 +99,10 @@ class TransformedSink(BaseSink):
                 fix="fix the function and start the job again: the epoch is committed, and is published first",
             ) from error
         try:
-            return made.select(self._schema.names).cast(self._schema)
+            return transformed.select(self._schema.names).cast(self._schema)
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"the function before the sink returned {made.schema.names}, not {self._schema.names}: {error}",
+                f"the function before the sink returned {transformed.schema.names}, not {self._schema.names}: {error}",
                 where=where,
                 fix="return the same columns and types for every epoch",
             ) from error

@@ -94,7 +94,7 @@ def compact_subtask(
         # Tables whose columns differ from their definition are refused by the next epoch, not rewritten here.
         edits = () if manager.evolutions else manager.compact_to_edits(run=task.run, most_bytes=task.most_bytes)
         metrics = manager.metrics()
-    made = CompactedSubtask(
+    compacted = CompactedSubtask(
         operator_id=task.operator.operator_id,
         subtask_index=task.info.subtask_index,
         edits=tuple(edit.to_bytes() for edit in edits),
@@ -103,9 +103,9 @@ def compact_subtask(
     )
     live_bytes = sum(table.store_bytes for table in metrics.tables.values())
     if cache is not None and edits and live_bytes <= MOST_WARMED * task.most_bytes:
-        with _manager(task, store, tiers, cache=cache, edits=made.edits) as manager:
+        with _manager(task, store, tiers, cache=cache, edits=compacted.edits) as manager:
             manager.warm()
-    return made
+    return compacted
 
 
 def _manager(

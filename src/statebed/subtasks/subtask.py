@@ -416,11 +416,11 @@ def _outbox_file(
                 count += rows.num_rows
                 yield _without_time(rows)
 
-    made = pieces()
-    first = next(made, None)
+    encoded_pieces = pieces()
+    first = next(encoded_pieces, None)
     if first is None:
         return None
-    data = encode_outbox_pieces(itertools.chain([first], made))
+    data = encode_outbox_pieces(itertools.chain([first], encoded_pieces))
     stream = delivery.stream
     with tiers.memory.reserve(task.operator.operator_id, Purpose.WRITES, len(data)):
         return _stored_outbox(task, store, stream, data, rows=count)

@@ -73,10 +73,10 @@ class Cluster:
         try:
             for node in self._operators():
                 operator = node.operator
-                made = self._managers.setdefault(operator.operator_id, [])
+                managers = self._managers.setdefault(operator.operator_id, [])
                 for index in range(parallelism):
                     task = TaskInfo(self._settings.job_id, operator.operator_id, index, parallelism)
-                    made.append(self._restored_manager(task, node))
+                    managers.append(self._restored_manager(task, node))
         except BaseException:
             self.close()
             raise
@@ -96,16 +96,16 @@ class Cluster:
         for number, node in enumerate(self.graph.nodes):
             inputs = [result.outputs[edge] for edge in node.inputs]
             if isinstance(node, SourceNode):
-                made = {MAIN: fed.get(node.name, node.outputs[MAIN].schema.empty_table())}
+                outputs = {MAIN: fed.get(node.name, node.outputs[MAIN].schema.empty_table())}
             elif isinstance(node, StepNode):
-                made = {MAIN: node.step.apply(inputs[0])}
+                outputs = {MAIN: node.step.apply(inputs[0])}
             elif isinstance(node, OperatorNode):
                 clock = after[node.operator.operator_id]
-                made, result.results[node.operator.operator_id] = self._steps(node, inputs, clock)
-                self._rows_out[node.operator.operator_id] = made[MAIN].num_rows
+                outputs, result.results[node.operator.operator_id] = self._steps(node, inputs, clock)
+                self._rows_out[node.operator.operator_id] = outputs[MAIN].num_rows
             else:
-                made = {MAIN: pa.concat_tables([with_weights(rows, node.outputs[MAIN]) for rows in inputs])}
-            result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
+                outputs = {MAIN: pa.concat_tables([with_weights(rows, node.outputs[MAIN]) for rows in inputs])}
+            result.outputs |= {Edge(number, name): rows for name, rows in outputs.items()}
         self._pending = (after, epoch_time_us)
         self._results = result.results
         return result
@@ -211,11 +211,11 @@ class Cluster:
                 for input_, rows in zip(node.operator.inputs, fed, strict=True)
             ]
             steps.append(node.operator.step(manager, mine, clock))
-        made = {
+        outputs = {
             name: pa.concat_tables([output.schema.empty_table(), *_given(steps, name)])
             for name, output in node.outputs.items()
         }
-        return made, _together(steps)
+        return outputs, _together(steps)
 
 
 def _owned_by(rows: pa.Table, index: int, parallelism: int) -> pa.Table:

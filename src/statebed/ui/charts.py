@@ -221,11 +221,11 @@ class _Drawing:
         """Draw the hover areas. Only the first chart has links, because a page has many epochs."""
         hit = Markup('<rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"><title>{}</title></rect>')
         link = Markup('<a href="{}/{}" tabindex="-1">{}</a>')
-        made = []
+        areas = []
         for place, epoch in enumerate(self.chart.epochs):
             area = hit.format(self.left + place * self.slot, self.slot, _BOTTOM, self._told(place))
-            made.append(link.format(self.link, epoch, area) if self.chart.shape is ChartShape.BARS else area)
-        return made
+            areas.append(link.format(self.link, epoch, area) if self.chart.shape is ChartShape.BARS else area)
+        return areas
 
     def _told(self, place: int) -> str:
         chart = self.chart

@@ -143,7 +143,7 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
         return Series(name, tuple(None if sample is None else value(sample) for sample in held), colour)
 
     peaks = Series("held", tuple(None if sample is None else sample.peak_bytes for sample in memories), 3)
-    made = [
+    drawn = [
         _phases(points, shown),
         lines(
             "rows",
@@ -212,7 +212,7 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
             counted("debt", lambda state: state.compaction_debt_bytes, 4),
         ),
     ]
-    return [chart for chart in made if not chart.is_empty]
+    return [chart for chart in drawn if not chart.is_empty]
 
 
 def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:

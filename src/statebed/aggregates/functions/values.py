@@ -161,8 +161,8 @@ def median(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
 
 
 def _approximate_percentile(request: AccumulatorRequest) -> Accumulator | None:
-    made = ApproximatePercentile(request.name, *map(float, request.options))
-    return made if is_number(request.kinds[0]) else None
+    percentile = ApproximatePercentile(request.name, *map(float, request.options))
+    return percentile if is_number(request.kinds[0]) else None
 
 
 _APPROX_PERCENTILE = declare(

@@ -77,14 +77,14 @@ def pack(
     from statebed.cli import pack as packing
 
     if only_statebed:
-        made = packing.pack_code(output or Path(f"statebed{packing.CODE_SUFFIX}"))
+        archive = packing.pack_code(output or Path(f"statebed{packing.CODE_SUFFIX}"))
     else:
-        made = packing.pack_environment(output or Path(f"{packing.FOLDER}{packing.ENVIRONMENT_SUFFIX}"))
+        archive = packing.pack_environment(output or Path(f"{packing.FOLDER}{packing.ENVIRONMENT_SUFFIX}"))
     if json:
-        printed.print_json({"path": str(made.path), "packages": made.packages, "usage": made.usage})
+        printed.print_json({"path": str(archive.path), "packages": archive.packages, "usage": archive.usage})
         return
-    typer.echo(f"{made.path}: {units.size(made.path.stat().st_size)}, {', '.join(made.packages)}\n")
-    typer.echo("\n".join(made.usage))
+    typer.echo(f"{archive.path}: {units.size(archive.path.stat().st_size)}, {', '.join(archive.packages)}\n")
+    typer.echo("\n".join(archive.usage))
 
 
 @app.command()

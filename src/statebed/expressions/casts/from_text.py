@@ -85,8 +85,8 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     negative = boolean_values(pc.equal(pc.struct_field(parts, "sign"), "-"))
     there = validity(array) & ~boolean_values(bad)
     zero = values == 0
-    found, over = to_decimals(np.where(negative, -values, values), kind, there & ~(large & ~zero.astype(np.bool_)))
-    return found, pc.or_(bad, booleans(over | (large & there & ~zero.astype(np.bool_))))
+    decimals, over = to_decimals(np.where(negative, -values, values), kind, there & ~(large & ~zero.astype(np.bool_)))
+    return decimals, pc.or_(bad, booleans(over | (large & there & ~zero.astype(np.bool_))))
 
 
 def _exponents(text: pa.Array) -> npt.NDArray[np.int64]:

@@ -50,8 +50,8 @@ def _nulls(array: pa.Array, kind: pa.DataType) -> Converted:
 def _lists(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Converted:
     lists = taken_apart(array)
     values, bad = parts[0](lists.values, kind.value_type)
-    found = put_together(kind, type(lists)(lists.valid, lists.lengths, values))
-    return found, None if bad is None else booleans(lists.count(boolean_values(bad)) > 0)
+    cast_lists = put_together(kind, type(lists)(lists.valid, lists.lengths, values))
+    return cast_lists, None if bad is None else booleans(lists.count(boolean_values(bad)) > 0)
 
 
 def _maps(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Converted:
@@ -64,11 +64,11 @@ def _maps(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Conver
 
 
 def _structs(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Converted:
-    found = [part(child, field.type) for part, child, field in zip(parts, fields_of(array), kind, strict=True)]
+    converted = [part(child, field.type) for part, child, field in zip(parts, fields_of(array), kind, strict=True)]
     valid = validity(array)
     bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    structs = pa.Array.from_buffers(kind, len(array), [bitmap], children=[values for values, _ in found])
-    return structs, _any([boolean_values(bad) & valid for _, bad in found if bad is not None])
+    structs = pa.Array.from_buffers(kind, len(array), [bitmap], children=[values for values, _ in converted])
+    return structs, _any([boolean_values(bad) & valid for _, bad in converted if bad is not None])
 
 
 def _any(masks: list[Flags]) -> pa.Array | None:

@@ -67,8 +67,8 @@ def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
         top = whole >= float(most)  # 2 ** 63 is the double closest to the largest bigint and is converted to it
         values = np.where(bad | top, 0.0, whole).astype(np.int64)
     values = np.where(top, most, values)
-    found = from_numpy(values, pa.int64(), valid=valid & ~bad)
-    return pc.cast(found, kind), booleans(bad)
+    integers = from_numpy(values, pa.int64(), valid=valid & ~bad)
+    return pc.cast(integers, kind), booleans(bad)
 
 
 def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
@@ -76,8 +76,8 @@ def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     least, most = limits(kind)
     bad = ((whole < least) | (whole > most)).astype(np.bool_)
     values = np.where(bad, 0, whole).astype(np.int64)
-    found = from_numpy(values, pa.int64(), valid=validity(array) & ~bad)
-    return pc.cast(found, kind), booleans(bad)
+    wide = from_numpy(values, pa.int64(), valid=validity(array) & ~bad)
+    return pc.cast(wide, kind), booleans(bad)
 
 
 def integer_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
@@ -100,8 +100,8 @@ def decimal_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     if array.type.scale <= kind.scale and whole <= kind.precision - kind.scale:
         return pc.cast(array, kind), None
     values = rescaled(integers(array), array.type.precision, kind.scale - array.type.scale)
-    found, bad = to_decimals(values, kind, validity(array))
-    return found, booleans(bad)
+    decimals, bad = to_decimals(values, kind, validity(array))
+    return decimals, booleans(bad)
 
 
 def _decimal_to_float(array: pa.Array, kind: pa.DataType) -> Converted:

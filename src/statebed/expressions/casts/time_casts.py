@@ -60,15 +60,15 @@ def _timestamp_to_float(array: pa.Array, kind: pa.DataType) -> Converted:
 def _timestamp_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     micros = int64_values(array).astype(object)
     seconds = rescaled(micros, types.MOST_DIGITS, kind.scale - _MICROSECOND_DIGITS)
-    found, bad = to_decimals(seconds, kind, validity(array))
-    return found, booleans(bad)
+    decimals, bad = to_decimals(seconds, kind, validity(array))
+    return decimals, booleans(bad)
 
 
 def _decimal_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
     micros = whole_quotient(integers(array).astype(object) * SECOND, 10**array.type.scale)
     bad = (np.abs(micros) >= 2**63).astype(np.bool_)
-    found = np.where(bad, 0, micros).astype(np.int64)
-    return from_numpy(found, kind, valid=validity(array) & ~bad), booleans(bad)
+    fitting = np.where(bad, 0, micros).astype(np.int64)
+    return from_numpy(fitting, kind, valid=validity(array) & ~bad), booleans(bad)
 
 
 def _seconds_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:

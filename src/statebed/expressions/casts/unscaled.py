@@ -53,11 +53,11 @@ def to_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> tuple[pa.A
 
 def exact_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> pa.Array:
     """Build decimals from unscaled values. Raise if one does not fit."""
-    found, bad = to_decimals(values, kind, valid)
+    decimals, bad = to_decimals(values, kind, valid)
     if bad.any():
         what = f"a number that decimal({kind.precision},{kind.scale}) cannot hold"
         raise RowFailure(what, fix=FEWER_DIGITS)
-    return found
+    return decimals
 
 
 def rescaled(values: Integers, digits: int, by: int) -> Integers:

@@ -47,9 +47,9 @@ def _sum(site: Site) -> Term:
     left, right = operands_of(site)
     plus = site.function == "+"
     if types.is_decimal(left.type):
-        one, other = left.type, right.type
-        scale = max(one.scale, other.scale)
-        whole = max(one.precision - one.scale, other.precision - other.scale)
+        left_type, right_type = left.type, right.type
+        scale = max(left_type.scale, right_type.scale)
+        whole = max(left_type.precision - left_type.scale, right_type.precision - right_type.scale)
         kind = types.bounded_decimal(whole + scale + 1, scale)
         kernel = decimals.sum_kernel(kind, site.function)
         return site.apply(kernel, kind, left, right, fallible=whole + scale + 1 > types.MOST_DIGITS)
@@ -83,9 +83,9 @@ def _checked(kernel: Callable[..., pa.Array], kind: pa.DataType, *data: Datum) -
 def _quotient(site: Site) -> Term:
     left, right = operands_of(site)
     if types.is_decimal(left.type):
-        one, other = left.type, right.type
-        scale = max(_LEAST_QUOTIENT_SCALE, one.scale + other.precision + 1)
-        kind = types.bounded_decimal(one.precision - one.scale + other.scale + scale, scale)
+        left_type, right_type = left.type, right.type
+        scale = max(_LEAST_QUOTIENT_SCALE, left_type.scale + right_type.precision + 1)
+        kind = types.bounded_decimal(left_type.precision - left_type.scale + right_type.scale + scale, scale)
         return site.apply(partial(_divided, decimals.quotient_kernel(kind)), kind, left, right, fallible=True)
     kind = left.type if left.type == types.DOUBLE else types.DOUBLE
     return site.apply(partial(_divided, pc.divide), kind, convert(left, kind), convert(right, kind), fallible=True)
@@ -102,9 +102,9 @@ def _integer_quotient(site: Site) -> Term:
 def _remainder(site: Site) -> Term:
     left, right = operands_of(site)
     if types.is_decimal(left.type):
-        one, other = left.type, right.type
-        scale = max(one.scale, other.scale)
-        whole = min(one.precision - one.scale, other.precision - other.scale)
+        left_type, right_type = left.type, right.type
+        scale = max(left_type.scale, right_type.scale)
+        whole = min(left_type.precision - left_type.scale, right_type.precision - right_type.scale)
         kind = types.bounded_decimal(whole + scale, scale)
         return site.apply(partial(_divided, decimals.remainder_kernel(kind)), kind, left, right, fallible=True)
     return site.apply(partial(_divided, _plain_remainder), left.type, left, right, fallible=True)

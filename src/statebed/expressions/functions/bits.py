@@ -46,18 +46,18 @@ def _shifted(site: Site) -> Term:
 
 
 def _moved(direction: str, base: Datum, count: Datum) -> pa.Array:
-    one, other = arrays(base, count)
-    dtype = np.dtype(f"int{one.type.bit_width}")
-    values = fixed_width_values(one, dtype)
-    counts = (fixed_width_values(other, np.int32).astype(np.int64) & (one.type.bit_width - 1)).astype(dtype)
+    bases, shifts = arrays(base, count)
+    dtype = np.dtype(f"int{bases.type.bit_width}")
+    values = fixed_width_values(bases, dtype)
+    counts = (fixed_width_values(shifts, np.int32).astype(np.int64) & (bases.type.bit_width - 1)).astype(dtype)
     if direction == "shiftleft":
-        found = np.left_shift(values, counts)
+        moved = np.left_shift(values, counts)
     elif direction == "shiftright":
-        found = np.right_shift(values, counts)
+        moved = np.right_shift(values, counts)
     else:
-        unsigned = np.dtype(f"uint{one.type.bit_width}")
-        found = np.right_shift(values.view(unsigned), counts.astype(unsigned)).view(dtype)
-    return from_numpy(found, one.type, valid=validity(one) & validity(other))
+        unsigned = np.dtype(f"uint{bases.type.bit_width}")
+        moved = np.right_shift(values.view(unsigned), counts.astype(unsigned)).view(dtype)
+    return from_numpy(moved, bases.type, valid=validity(bases) & validity(shifts))
 
 
 def _bit_count(site: Site) -> Term:
@@ -79,14 +79,14 @@ def _bit_get(site: Site) -> Term:
 
 
 def _bit(width: int, value: Datum, position: Datum) -> pa.Array:
-    one, other = arrays(value, position)
-    valid, places = validity(one) & validity(other), int64_values(other)
+    numbers, positions = arrays(value, position)
+    valid, places = validity(numbers) & validity(positions), int64_values(positions)
     outside = valid & ((places < 0) | (places >= width))
     if outside.any():
         raise RowFailure(
             f"bit {int(places[outside][0])} of a value of {width} bits", fix=f"bits are numbered from 0 to {width - 1}"
         )
-    bits = (int64_values(one) >> np.where(valid, places, 0)) & 1
+    bits = (int64_values(numbers) >> np.where(valid, places, 0)) & 1
     return from_numpy(bits.astype(np.int8), types.TINYINT, valid=valid)
 
 

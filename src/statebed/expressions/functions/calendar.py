@@ -82,10 +82,10 @@ def _add_months(site: Site) -> Term:
 
 
 def _moved_by_months(dates: Datum, months: Datum) -> pa.Array:
-    one, other = arrays(dates, months)
-    valid = validity(one) & validity(other)
-    found = _months_later(np.where(valid, _days(one), 0), np.where(valid, _days(other), 0))
-    return _dates(found, valid)
+    start_dates, month_counts = arrays(dates, months)
+    valid = validity(start_dates) & validity(month_counts)
+    moved = _months_later(np.where(valid, _days(start_dates), 0), np.where(valid, _days(month_counts), 0))
+    return _dates(moved, valid)
 
 
 def _last_day(site: Site) -> Term:
@@ -152,9 +152,9 @@ def _months_between(site: Site) -> Term:
 
 def _month_difference(rounded: bool, later: Datum, earlier: Datum) -> pa.Array:
     """Return whole months if both days of the month are equal, or both the last; else with a fraction of 31 days."""
-    one, other = arrays(later, earlier)
-    valid = validity(one) & validity(other)
-    micros = [int64_values(column) for column in (one, other)]
+    later_times, earlier_times = arrays(later, earlier)
+    valid = validity(later_times) & validity(earlier_times)
+    micros = [int64_values(column) for column in (later_times, earlier_times)]
     months = [months_of(value) for value in micros]
     days = [value // DAY for value in micros]
     of_month = [day - _month_starts(month) + 1 for day, month in zip(days, months, strict=True)]
@@ -163,10 +163,10 @@ def _month_difference(rounded: bool, later: Datum, earlier: Datum) -> pa.Array:
     seconds = [(value % DAY) // SECOND for value in micros]
     rest = (of_month[0] - of_month[1]) * 86400 + seconds[0] - seconds[1]
     same = (of_month[0] == of_month[1]) | (last[0] & last[1])
-    found = np.where(same, whole, whole + rest / (_MONTH_DAYS * 86400.0))
+    difference = np.where(same, whole, whole + rest / (_MONTH_DAYS * 86400.0))
     if rounded:
-        found = np.floor(np.abs(found) * 1e8 + 0.5) / 1e8 * np.sign(found)
-    return from_numpy(found + 0.0, types.DOUBLE, valid=valid)
+        difference = np.floor(np.abs(difference) * 1e8 + 0.5) / 1e8 * np.sign(difference)
+    return from_numpy(difference + 0.0, types.DOUBLE, valid=valid)
 
 
 def _make_date(site: Site) -> Term:
@@ -203,8 +203,8 @@ def _make_timestamp(kind: pa.DataType) -> Build:
             )
         *parts, seconds = site.operands
         exact = convert(seconds, pa.decimal128(16, 6))
-        given = [convert(part, types.INT) for part in parts]
-        return site.apply(partial(_made_timestamp, kind), kind, *given, exact, fallible=True)
+        integers = [convert(part, types.INT) for part in parts]
+        return site.apply(partial(_made_timestamp, kind), kind, *integers, exact, fallible=True)
 
     return build
 
@@ -226,8 +226,8 @@ def _make_interval(site: Site) -> Term:
     """Build make_dt_interval(days, hours, minutes, seconds), all optional."""
     zero = constant(site.place, 0, types.INT)
     parts = [*site.operands, *[zero] * (4 - len(site.operands))]
-    given = [convert(part, types.INT) for part in parts[:3]]
-    return site.apply(_made_interval, types.INTERVAL, *given, convert(parts[3], pa.decimal128(18, 6)), fallible=True)
+    integers = [convert(part, types.INT) for part in parts[:3]]
+    return site.apply(_made_interval, types.INTERVAL, *integers, convert(parts[3], pa.decimal128(18, 6)), fallible=True)
 
 
 def _made_interval(*data: Datum) -> pa.Array:
@@ -305,8 +305,8 @@ def _date_part(site: Site) -> Term:
 
 
 def _iso_field(field: str, times: pa.Array) -> pa.Array:
-    found = pc.iso_year(times) if field == "yearofweek" else pc.day_of_week(times, count_from_zero=False)
-    return pc.cast(found, pa.int32())
+    values = pc.iso_year(times) if field == "yearofweek" else pc.day_of_week(times, count_from_zero=False)
+    return pc.cast(values, pa.int32())
 
 
 def _micros_as(kind: pa.DataType, modulo: int | None, times: pa.Array) -> pa.Array:
@@ -349,13 +349,13 @@ def _added(unit: str, count: Datum, time: Datum) -> pa.Array:
     valid = validity(counts) & validity(times)
     number, micros = np.where(valid, int64_values(counts), 0), np.where(valid, int64_values(times), 0)
     if unit in _MONTHS_OF:
-        found = _months_later(micros // DAY, number * _MONTHS_OF[unit]) * DAY + micros % DAY
+        moved = _months_later(micros // DAY, number * _MONTHS_OF[unit]) * DAY + micros % DAY
     else:
         total = number.astype(object) * _MICROSECONDS[unit] + micros
         if np.any(np.abs(total) >= 2**63):
             raise RowFailure("a time beyond what 64 bits hold")
-        found = total.astype(np.int64)
-    return from_numpy(found, times.type, valid=valid)
+        moved = total.astype(np.int64)
+    return from_numpy(moved, times.type, valid=valid)
 
 
 def _timestamp_diff(site: Site) -> Term:
@@ -366,9 +366,9 @@ def _timestamp_diff(site: Site) -> Term:
 
 
 def _whole_units(unit: str, start: Datum, end: Datum) -> pa.Array:
-    one, other = arrays(start, end)
-    valid = validity(one) & validity(other)
-    first, last = (np.where(valid, int64_values(column), 0) for column in (one, other))
+    starts, ends = arrays(start, end)
+    valid = validity(starts) & validity(ends)
+    first, last = (np.where(valid, int64_values(column), 0) for column in (starts, ends))
     if unit in _MONTHS_OF:
         # As in Java, a month is whole if the day of the month and the time of day are reached, whatever its length.
         days, end = first // DAY, last // DAY

@@ -43,12 +43,12 @@ def per_value(
     """
 
     def build(site: Site) -> Term:
-        given = [
+        converted = [
             as_text(site, operand) if wanted == types.TEXT else convert(operand, wanted)
             for operand, wanted in zip(site.operands, operands, strict=False)
         ]
         kernel = partial(by_distinct, function, kind)
-        return site.apply(kernel, kind, *given, nullable=True if maybe else None, fallible=fails)
+        return site.apply(kernel, kind, *converted, nullable=True if maybe else None, fallible=fails)
 
     return of(build, len(operands) if least is None else least, len(operands))
 
@@ -88,13 +88,13 @@ def _located(part: str | None, text: str | None, start: int | None) -> int | Non
     return None if part is None or text is None else text.find(part, start - 1) + 1
 
 
-def _levenshtein(one: str, other: str, threshold: int | None = None) -> int:
-    if len(one) < len(other):
-        one, other = other, one
-    row = list(range(len(other) + 1))
-    for index, letter in enumerate(one, 1):
+def _levenshtein(longer: str, shorter: str, threshold: int | None = None) -> int:
+    if len(longer) < len(shorter):
+        longer, shorter = shorter, longer
+    row = list(range(len(shorter) + 1))
+    for index, letter in enumerate(longer, 1):
         before, row[0] = row[0], index
-        for place, character in enumerate(other, 1):
+        for place, character in enumerate(shorter, 1):
             changed = before if letter == character else before + 1
             before = row[place]
             row[place] = min(changed, row[place] + 1, row[place - 1] + 1)
@@ -127,7 +127,7 @@ def _quote(text: str) -> str:
 def _soundex(text: str) -> str:
     if not text or not (text[0].isascii() and text[0].isalpha()):
         return text
-    found, last = text[0].upper(), _SOUNDEX.get(text[0].upper(), 0)
+    encoded, last = text[0].upper(), _SOUNDEX.get(text[0].upper(), 0)
     for character in text[1:]:
         letter = character.upper()
         if not (character.isascii() and character.isalpha()):
@@ -135,13 +135,13 @@ def _soundex(text: str) -> str:
             continue
         code = _SOUNDEX.get(letter, 0)
         if code and code != last:
-            found += str(code)
-            if len(found) == _SOUNDEX_LENGTH:
+            encoded += str(code)
+            if len(encoded) == _SOUNDEX_LENGTH:
                 break
         # H and W do not separate equal codes.
         if letter not in "HW":
             last = code
-    return found.ljust(_SOUNDEX_LENGTH, "0")
+    return encoded.ljust(_SOUNDEX_LENGTH, "0")
 
 
 def _split_part(text: str, separator: str, number: int) -> str:
@@ -199,8 +199,8 @@ def _element(site: Site) -> Term:
     """Build elt(n, ...): the n-th of its other operands."""
     number, *values = site.operands
     kind = types.BINARY if all(value.type == types.BINARY for value in values) else types.TEXT
-    given = [value if kind == types.BINARY else as_text(site, value) for value in values]
-    return site.apply(_chosen, kind, convert(number, types.INT), *given, nullable=True, fallible=True)
+    choices = [value if kind == types.BINARY else as_text(site, value) for value in values]
+    return site.apply(_chosen, kind, convert(number, types.INT), *choices, nullable=True, fallible=True)
 
 
 def _chosen(number: Datum, *values: Datum) -> pa.Array:

@@ -111,11 +111,11 @@ def _in(site: Site) -> Term:
 
 
 def _is_in(values: pa.Array, with_null: bool, operand: pa.Array) -> pa.Array:
-    found = pc.is_in(operand, value_set=values)
+    contained = pc.is_in(operand, value_set=values)
     unknown = pc.is_null(operand)
     if with_null:
-        unknown = pc.or_(unknown, pc.invert(found))
-    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+        unknown = pc.or_(unknown, pc.invert(contained))
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), contained)
 
 
 def _is_any(equal: Comparison, operand: Datum, *listed: Datum) -> pa.Array:

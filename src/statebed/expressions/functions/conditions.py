@@ -32,10 +32,10 @@ class FirstMatch(Term):
         return self._for_all(frame) if not self.fallible else self._row_by_need(frame)
 
     def _for_all(self, frame: BatchColumns) -> pa.Array:
-        found = self.otherwise.value(frame)
+        result = self.otherwise.value(frame)
         for condition, then in reversed(self.branches):
-            found = pc.if_else(pc.fill_null(condition.array(frame), False), then.value(frame), found)
-        return found
+            result = pc.if_else(pc.fill_null(condition.array(frame), False), then.value(frame), result)
+        return result
 
     def _row_by_need(self, frame: BatchColumns) -> pa.Array:
         left = np.arange(frame.num_rows, dtype=np.int64)
@@ -60,16 +60,16 @@ class FirstKnown(Term):
     operands: tuple[Term, ...]
 
     def value(self, frame: BatchColumns) -> pa.Array:
-        found = self.operands[0].array(frame)
+        known = self.operands[0].array(frame)
         for operand in self.operands[1:]:
-            if not found.null_count:
+            if not known.null_count:
                 break
             if not operand.fallible:
-                found = pc.coalesce(found, operand.value(frame))
+                known = pc.coalesce(known, operand.value(frame))
                 continue
-            rows = np.flatnonzero(~validity(found)).astype(np.int64)
-            found = pc.coalesce(found, scattered(operand.array(frame.part(rows)), rows, frame.num_rows))
-        return found
+            rows = np.flatnonzero(~validity(known)).astype(np.int64)
+            known = pc.coalesce(known, scattered(operand.array(frame.part(rows)), rows, frame.num_rows))
+        return known
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,8 @@ def sum_kernel(kind: pa.DataType, sign: str) -> Operation:
         whole = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
         if whole + scale + 1 <= MOST_DIGITS:
             return pc.add(left, right) if sign == "+" else pc.subtract(left, right)
-        one, other = (_at_scale(array, scale) for array in arrays(left, right))
-        total = one.astype(object) + (other if sign == "+" else -other)
+        left_values, right_values = (_at_scale(array, scale) for array in arrays(left, right))
+        total = left_values.astype(object) + (right_values if sign == "+" else -right_values)
         return exact_decimals(rescaled(total, MOST_DIGITS, kind.scale - scale), kind, _both(left, right))
 
     return combine
@@ -46,9 +46,11 @@ def product_kernel(kind: pa.DataType) -> Operation:
     def multiply(left: Datum, right: Datum) -> pa.Array:
         if left.type.precision + right.type.precision + 1 <= MOST_DIGITS:
             return pc.multiply(left, right)
-        one, other = (integers(array) for array in arrays(left, right))
+        left_values, right_values = (integers(array) for array in arrays(left, right))
         shift = kind.scale - left.type.scale - right.type.scale
-        return exact_decimals(rescaled(one.astype(object) * other, MOST_DIGITS, shift), kind, _both(left, right))
+        return exact_decimals(
+            rescaled(left_values.astype(object) * right_values, MOST_DIGITS, shift), kind, _both(left, right)
+        )
 
     return multiply
 
@@ -87,5 +89,5 @@ def _at_scale(array: pa.Array, scale: int) -> Integers:
 
 def _both(left: Datum, right: Datum) -> Flags:
     """Return a mask of rows in which neither operand is null."""
-    one, other = arrays(left, right)
-    return validity(one) & validity(other)
+    left_values, right_values = arrays(left, right)
+    return validity(left_values) & validity(right_values)

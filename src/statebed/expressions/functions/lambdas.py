@@ -286,8 +286,8 @@ def _transform_entries(site: Site) -> Term:
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
         parts = taken_apart(data[0])
         keys, values = parts.values.field(0), parts.values.field(1)
-        found = evaluated(frame, parts.rows, bodies[0], keys, values)
-        return checked_maps(kind, parts, found, values) if of_keys else maps_of(kind, parts, keys, found)
+        results = evaluated(frame, parts.rows, bodies[0], keys, values)
+        return checked_maps(kind, parts, results, values) if of_keys else maps_of(kind, parts, keys, results)
 
     return _term(site, compute, kind, (maps,), (body,), nullable=maps.nullable, fallible=of_keys)
 
@@ -306,19 +306,19 @@ def _map_zip_with(site: Site) -> Term:
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
         valid = validity(data[0]) & validity(data[1])
-        one, other = (taken_apart(column).with_valid(valid) for column in data)
-        rows, keys, values = _all_keys(one, other)
-        found = evaluated(frame, rows, bodies[0], keys, *values)
+        first_maps, second_maps = (taken_apart(column).with_valid(valid) for column in data)
+        rows, keys, values = _all_keys(first_maps, second_maps)
+        results = evaluated(frame, rows, bodies[0], keys, *values)
         lengths = np.bincount(rows, minlength=len(valid)).astype(np.int64)
-        return maps_of(kind, ListParts(valid, lengths, keys), keys, found)
+        return maps_of(kind, ListParts(valid, lengths, keys), keys, results)
 
     return _term(site, compute, kind, (left, right), (body,), nullable=left.nullable or right.nullable)
 
 
-def _all_keys(one: ListParts, other: ListParts) -> tuple[Integers, pa.Array, list[pa.Array]]:
+def _all_keys(first_maps: ListParts, second_maps: ListParts) -> tuple[Integers, pa.Array, list[pa.Array]]:
     """Return the row of each key of two maps, the keys (those of the first map first), and the values in both maps."""
-    keys = pa.concat_arrays([one.values.field(0), other.values.field(0)])
-    rows = np.concatenate([one.rows, other.rows])
+    keys = pa.concat_arrays([first_maps.values.field(0), second_maps.values.field(0)])
+    rows = np.concatenate([first_maps.rows, second_maps.rows])
     (rank,) = ranks(keys)
     pairs = rows * (int(rank.max(initial=0)) + 1) + rank
     unique, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
@@ -326,7 +326,10 @@ def _all_keys(one: ListParts, other: ListParts) -> tuple[Integers, pa.Array, lis
     place = np.empty(len(unique), dtype=np.int64)
     place[order] = np.arange(len(unique))
     values = []
-    for part, numbers in ((one, inverse[: len(one.rows)]), (other, inverse[len(one.rows) :])):
+    for part, numbers in (
+        (first_maps, inverse[: len(first_maps.rows)]),
+        (second_maps, inverse[len(first_maps.rows) :]),
+    ):
         source: Integers = np.full(len(unique), -1, dtype=np.int64)
         source[place[numbers]] = np.arange(len(numbers))
         known: Flags = source >= 0

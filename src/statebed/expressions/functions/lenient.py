@@ -71,23 +71,23 @@ def _without_zeros(divisors: pa.Array) -> pa.Array:
 
 def _in_range(sign: str, kind: pa.DataType, left: Datum, right: Datum) -> pa.Array:
     """Add, subtract or multiply integers; null where the result does not fit."""
-    one, other = arrays(left, right)
+    left_values, right_values = arrays(left, right)
     width = np.dtype(f"int{kind.bit_width}")
-    a, b = (fixed_width_values(column, width).astype(np.int64) for column in (one, other))
-    valid = validity(one) & validity(other)
+    a, b = (fixed_width_values(column, width).astype(np.int64) for column in (left_values, right_values))
+    valid = validity(left_values) & validity(right_values)
     kernel: Callable[..., np.ndarray[tuple[int], np.dtype[np.int64]]]
     kernel = {"+": np.add, "-": np.subtract, "*": np.multiply}[sign]
     with np.errstate(over="ignore"):
-        found = kernel(a, b)
+        results = kernel(a, b)
         if kind.bit_width < types.BIGINT.bit_width:
-            fits = (found >= np.iinfo(width).min) & (found <= np.iinfo(width).max)
+            fits = (results >= np.iinfo(width).min) & (results <= np.iinfo(width).max)
         else:
             size = np.abs(kernel(a.astype(np.float64), b.astype(np.float64)))
             fits = size < _SAFE
             near = np.flatnonzero(valid & ~fits & (size < 2 * 2 * _SAFE))
             exact = kernel(a[near].astype(object), b[near].astype(object))
             fits[near] = ((exact >= -(2**63)) & (exact < 2**63)).astype(np.bool_)
-    return from_numpy(np.where(fits, found, 0).astype(width), kind, valid=valid & fits)
+    return from_numpy(np.where(fits, results, 0).astype(width), kind, valid=valid & fits)
 
 
 def lenient_cast(kind: pa.DataType) -> Builder:

@@ -134,9 +134,9 @@ def _combine(site: Site) -> Term:
 
 
 def _combined(function: str, kind: pa.DataType, left: Datum, right: Datum) -> pa.Array:
-    one, other = arrays(left, right)
-    valid = validity(one) & validity(other)
-    first, second = (taken_apart(column).with_valid(valid) for column in (one, other))
+    left_lists, right_lists = arrays(left, right)
+    valid = validity(left_lists) & validity(right_lists)
+    first, second = (taken_apart(column).with_valid(valid) for column in (left_lists, right_lists))
     if function == "array_union":
         together = chained(valid, [first, second])
         (rank,) = ranks(together.values)
@@ -157,9 +157,9 @@ def _overlap(site: Site) -> Term:
 
 def _overlapping(left: Datum, right: Datum) -> pa.Array:
     """Return whether two lists share an element; null if they do not but one of two non-empty lists has a null."""
-    one, other = arrays(left, right)
-    valid = validity(one) & validity(other)
-    first, second = (taken_apart(column).with_valid(valid) for column in (one, other))
+    left_lists, right_lists = arrays(left, right)
+    valid = validity(left_lists) & validity(right_lists)
+    first, second = (taken_apart(column).with_valid(valid) for column in (left_lists, right_lists))
     ranks_first, ranks_second = ranks(first.values, second.values)
     most = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
     pairs = [part.rows * most + rank for part, rank in ((first, ranks_first), (second, ranks_second))]

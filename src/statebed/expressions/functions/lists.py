@@ -147,8 +147,8 @@ def _inserted(kind: pa.DataType, lists: Datum, position: Datum, element: Datum) 
     rows = np.flatnonzero(valid)
     source[starts[rows] + at[rows]] = len(parts.values) + np.arange(len(rows))
     values = pa.concat_arrays([parts.values, taken(added, rows)])
-    found = taken(values, np.maximum(source, 0), valid=source >= 0) if len(source) else values.slice(0, 0)
-    return put_together(kind, ListParts(valid, size, found))
+    elements = taken(values, np.maximum(source, 0), valid=source >= 0) if len(source) else values.slice(0, 0)
+    return put_together(kind, ListParts(valid, size, elements))
 
 
 def _repeat(site: Site) -> Term:
@@ -258,12 +258,12 @@ def _outermost(largest: bool, column: pa.Array) -> pa.Array:
     order = known[np.lexsort((known if not largest else -known, rank[known], parts.rows[known]))]
     if not largest:
         order = order[::-1]
-    found = np.full(len(parts.lengths), -1, dtype=np.int64)
-    found[parts.rows[order]] = order
+    places = np.full(len(parts.lengths), -1, dtype=np.int64)
+    places[parts.rows[order]] = order
     return (
-        taken(parts.values, np.maximum(found, 0), valid=found >= 0)
+        taken(parts.values, np.maximum(places, 0), valid=places >= 0)
         if len(parts.values)
-        else pa.nulls(len(found), column.type.value_type)
+        else pa.nulls(len(places), column.type.value_type)
     )
 
 
@@ -403,16 +403,16 @@ def in_step(parts: list[ListParts]) -> tuple[Integers, list[pa.Array]]:
     """Extend the lists of each row to the longest of them with nulls; return the lengths and all elements."""
     lengths = np.maximum.reduce([part.lengths for part in parts])
     starts = np.cumsum(lengths) - lengths
-    found = []
+    extended = []
     for part in parts:
         source = np.full(int(lengths.sum()), -1, dtype=np.int64)
         source[starts[part.rows] + part.positions] = np.arange(len(part.values))
-        found.append(
+        extended.append(
             taken(part.values, np.maximum(source, 0), valid=source >= 0)
             if len(part.values)
             else pa.nulls(len(source), part.values.type)
         )
-    return lengths, found
+    return lengths, extended
 
 
 BUILDERS: dict[str, Builder] = {

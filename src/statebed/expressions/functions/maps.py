@@ -122,9 +122,9 @@ def _from_arrays(site: Site) -> Term:
 
 
 def _of_lists(kind: pa.DataType, keys: Datum, values: Datum) -> pa.Array:
-    one, other = arrays(keys, values)
-    valid = validity(one) & validity(other)
-    first, second = (taken_apart(column).with_valid(valid) for column in (one, other))
+    key_lists, value_lists = arrays(keys, values)
+    valid = validity(key_lists) & validity(value_lists)
+    first, second = (taken_apart(column).with_valid(valid) for column in (key_lists, value_lists))
     unequal = np.flatnonzero(first.lengths != second.lengths)
     if len(unequal):
         row = int(unequal[0])
@@ -164,9 +164,9 @@ def _looked_up(maps: Datum, keys: Datum) -> pa.Array:
     column, wanted = arrays(maps, keys)
     parts = taken_apart(column)
     rank, looked_for = ranks(parts.values.field(0), wanted)
-    found = parts.first((rank == looked_for[parts.rows]) & (rank >= 0))
+    places = parts.first((rank == looked_for[parts.rows]) & (rank >= 0))
     items = parts.values.field(1)
-    return taken(items, np.maximum(found, 0), valid=found >= 0) if len(items) else pa.nulls(len(column), items.type)
+    return taken(items, np.maximum(places, 0), valid=places >= 0) if len(items) else pa.nulls(len(column), items.type)
 
 
 def _contains_key(site: Site) -> Term:
@@ -192,8 +192,8 @@ def _str_to_map(site: Site) -> Term:
 
 
 def _split(between: re.Pattern[str], inside: re.Pattern[str], kind: pa.DataType, texts: pa.Array) -> pa.Array:
-    found = by_distinct(partial(_entries_of, between, inside), types.list_of(_ENTRY), texts)
-    parts = taken_apart(found)
+    entries = by_distinct(partial(_entries_of, between, inside), types.list_of(_ENTRY), texts)
+    parts = taken_apart(entries)
     return checked_maps(kind, parts, parts.values.field(0), parts.values.field(1))
 
 

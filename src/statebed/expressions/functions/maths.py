@@ -83,12 +83,12 @@ def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
 
 def _rounded_integers(digits: int, array: pa.Array) -> pa.Array:
     values = int64_values(pc.cast(array, pa.int64())).astype(object)
-    found = rounded_quotient(values, 10**-digits) * 10**-digits
+    rounded = rounded_quotient(values, 10**-digits) * 10**-digits
     least, most = number_casts.limits(array.type)
     valid = validity(array)
-    if np.any(valid & ((found < least) | (found > most)).astype(np.bool_)):
+    if np.any(valid & ((rounded < least) | (rounded > most)).astype(np.bool_)):
         raise RowFailure(f"a number that {types.type_name(array.type)} cannot hold", fix="cast it to a wider type")
-    return pc.cast(from_numpy(np.where(valid, found, 0).astype(np.int64), pa.int64(), valid=valid), array.type)
+    return pc.cast(from_numpy(np.where(valid, rounded, 0).astype(np.int64), pa.int64(), valid=valid), array.type)
 
 
 def _rounded_decimals(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
@@ -113,10 +113,10 @@ def _whole(site: Site) -> Term:
 def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa.Array:
     """Round doubles to integers; NaN becomes 0, as in Java."""
     numbers = pc.if_else(pc.is_nan(array), 0.0, array)
-    found, bad = number_casts.number_to_number(array.type, types.BIGINT)(kernel(numbers), types.BIGINT)
+    integers, bad = number_casts.number_to_number(array.type, types.BIGINT)(kernel(numbers), types.BIGINT)
     if pc.any(bad).as_py():
         raise RowFailure("a number that bigint cannot hold", fix="round() keeps a double a double")
-    return found
+    return integers
 
 
 def _whole_decimals(function: str, target: pa.DataType, array: pa.Array) -> pa.Array:
@@ -155,13 +155,17 @@ def _power(site: Site) -> Term:
 
 
 def _raised(base: Datum, exponent: Datum) -> pa.Array:
-    one, other = arrays(base, exponent)
-    bases, exponents, valid = float_values(one), float_values(other), validity(one) & validity(other)
+    base_values, exponent_values = arrays(base, exponent)
+    bases, exponents, valid = (
+        float_values(base_values),
+        float_values(exponent_values),
+        validity(base_values) & validity(exponent_values),
+    )
     with np.errstate(all="ignore"):
-        found = np.power(bases, exponents)
+        powers = np.power(bases, exponents)
         # Java returns NaN where C returns 1.
-        found = np.where((np.abs(bases) == 1.0) & ~np.isfinite(exponents), np.nan, found)
-    return from_numpy(found, pa.float64(), valid=valid)
+        powers = np.where((np.abs(bases) == 1.0) & ~np.isfinite(exponents), np.nan, powers)
+    return from_numpy(powers, pa.float64(), valid=valid)
 
 
 BUILDERS: dict[str, Builder] = {

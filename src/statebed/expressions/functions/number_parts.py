@@ -116,11 +116,11 @@ def _even_whole(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
     rounded = low + up.astype(object)
     if decimal:
         return exact_decimals(rescaled(rounded, types.MOST_DIGITS, target.scale - (scale - cut)), target, valid)
-    found = rounded * unit
+    result = rounded * unit
     width = np.iinfo(f"int{target.bit_width}")
-    if np.any(valid & ((found < width.min) | (found > width.max)).astype(np.bool_)):
+    if np.any(valid & ((result < width.min) | (result > width.max)).astype(np.bool_)):
         raise RowFailure(f"a number that {types.type_name(target)} cannot hold", fix="cast it to a wider type")
-    return pc.cast(from_numpy(np.where(valid, found, 0).astype(np.int64), pa.int64(), valid=valid), target)
+    return pc.cast(from_numpy(np.where(valid, result, 0).astype(np.int64), pa.int64(), valid=valid), target)
 
 
 def _width_bucket(site: Site) -> Term:
@@ -193,8 +193,8 @@ def _bitmap_position(site: Site) -> Term:
 def _bit_of(numbers: pa.Array) -> pa.Array:
     values = int64_values(numbers)
     with np.errstate(over="ignore"):
-        found = np.where(values > 0, np.fmod(values - 1, _BITMAP_BITS), np.fmod(-values, _BITMAP_BITS))
-    return from_numpy(found, types.BIGINT, valid=validity(numbers))
+        positions = np.where(values > 0, np.fmod(values - 1, _BITMAP_BITS), np.fmod(-values, _BITMAP_BITS))
+    return from_numpy(positions, types.BIGINT, valid=validity(numbers))
 
 
 def _bucket_of(numbers: pa.Array) -> pa.Array:

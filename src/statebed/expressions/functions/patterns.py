@@ -33,7 +33,7 @@ def _like(site: Site) -> Term:
 
 def _with_backslashes(site: Site, pattern: str, escape: str) -> str:
     """Return the pattern with backslash as its escape character, the only one that Arrow supports."""
-    found, position = [], 0
+    escaped, position = [], 0
     while position < len(pattern):
         character = pattern[position]
         if character == escape:
@@ -45,11 +45,11 @@ def _with_backslashes(site: Site, pattern: str, escape: str) -> str:
                     fix=f"write {escape * 2} for the character itself",
                 )
             character = following
-            found.append("\\" + character if character in "%_\\" else character)
+            escaped.append("\\" + character if character in "%_\\" else character)
         else:
-            found.append("\\\\" if character == "\\" else character)
+            escaped.append("\\\\" if character == "\\" else character)
         position += 1
-    return "".join(found)
+    return "".join(escaped)
 
 
 def _matches_like(pattern: str, ignore_case: bool, array: pa.Array) -> pa.Array:
@@ -95,11 +95,11 @@ def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
 
     The other groups are not captured, because the text of each captured group is built for every row.
     """
-    found, groups, position, inside = [], 0, 0, False
+    parts, groups, position, inside = [], 0, 0, False
     while position < len(pattern):
         character = pattern[position]
         if character == "\\":
-            found.append(pattern[position : position + 2])
+            parts.append(pattern[position : position + 2])
             position += 2
             continue
         if inside:
@@ -110,18 +110,18 @@ def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
             name = re.match(r"\(\?P?<\w+>", pattern[position:])
             if name or pattern[position + 1 : position + 2] != "?":
                 groups += 1
-                found.append(_CAPTURED if groups == wanted else "(?:")
+                parts.append(_CAPTURED if groups == wanted else "(?:")
                 position += len(name.group()) if name else 1
                 continue
-        found.append(character)
+        parts.append(character)
         position += 1
-    return (f"{_CAPTURED}{''.join(found)})" if wanted == 0 else "".join(found)), groups
+    return (f"{_CAPTURED}{''.join(parts)})" if wanted == 0 else "".join(parts)), groups
 
 
 def _extracted(pattern: str, array: pa.Array) -> pa.Array:
     """Return the captured text; empty where the pattern does not match."""
-    found = pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
-    return pc.if_else(pc.is_valid(array), pc.fill_null(found, ""), pa.scalar(None, pa.string()))
+    captured = pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
+    return pc.if_else(pc.is_valid(array), pc.fill_null(captured, ""), pa.scalar(None, pa.string()))
 
 
 def _regexp_replace(site: Site) -> Term:
@@ -217,10 +217,10 @@ def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -
         )
     plain = re.sub(r"\\([^\w])", r"\1", pattern)
     if _SPECIAL.search(re.sub(r"\\[^\w]", "", pattern)):
-        found = pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
+        pieces = pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
     else:
-        found = pc.split_pattern(array, pattern=plain, max_splits=most)
-    return pc.cast(found, kind)
+        pieces = pc.split_pattern(array, pattern=plain, max_splits=most)
+    return pc.cast(pieces, kind)
 
 
 BUILDERS: dict[str, Builder] = {

@@ -59,10 +59,10 @@ def _lower(texts: pa.Array) -> pa.Array:
 
 def _with_long_cases(texts: pa.Array, plain: pa.Array, special: str, case: Callable[[str], str]) -> pa.Array:
     """Replace the result for texts with special characters: Arrow maps every character to one character."""
-    found = pc.match_substring_regex(texts, special)
-    if not pc.any(found).as_py():
+    is_special = pc.match_substring_regex(texts, special)
+    if not pc.any(is_special).as_py():
         return plain
-    exact = by_distinct(case, types.TEXT, pc.if_else(found, texts, pa.scalar(None, pa.string())))
+    exact = by_distinct(case, types.TEXT, pc.if_else(is_special, texts, pa.scalar(None, pa.string())))
     return pc.coalesce(exact, plain)
 
 
@@ -176,8 +176,8 @@ def _replace(site: Site) -> Term:
 def _replaced(wanted: str, instead: str, array: pa.Array) -> pa.Array:
     growth = len(instead.encode()) - len(wanted.encode())
     if growth > 0:
-        found = pc.sum(pc.count_substring(array, pattern=wanted)).as_py() or 0
-        check_size(text_bytes(array) + found * growth, len(array))
+        occurrences = pc.sum(pc.count_substring(array, pattern=wanted)).as_py() or 0
+        check_size(text_bytes(array) + occurrences * growth, len(array))
     return pc.replace_substring(array, pattern=wanted, replacement=instead)
 
 

@@ -84,9 +84,9 @@ def product_of(site: Site) -> Term | None:
 
 def _micros(sign: str, kind: pa.DataType, left: Datum, right: Datum) -> pa.Array:
     kernels = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
-    one, other = (as_integers(array) for array in arrays(left, right))
-    found = _exact(kernels[sign], one, other)
-    return from_numpy(int64_values(found), kind, valid=validity(found))
+    left_micros, right_micros = (as_integers(array) for array in arrays(left, right))
+    result = _exact(kernels[sign], left_micros, right_micros)
+    return from_numpy(int64_values(result), kind, valid=validity(result))
 
 
 def as_integers(array: pa.Array) -> pa.Array:

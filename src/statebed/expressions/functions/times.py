@@ -84,14 +84,14 @@ def _truncate(site: Site) -> Term:
 def truncated(unit: str, times: pa.Array) -> pa.Array:
     micros = int64_values(times)
     if unit in _FIXED:
-        found = micros - micros % _FIXED[unit]
+        starts = micros - micros % _FIXED[unit]
     elif unit == "week":
-        found = micros - (micros - _MONDAY) % (7 * DAY)
+        starts = micros - (micros - _MONDAY) % (7 * DAY)
     else:
         months = months_of(micros)
         first = (months - months % _MONTHS[unit]).astype("datetime64[M]")
-        found = first.astype("datetime64[D]").astype(np.int64) * DAY
-    return from_numpy(found, times.type, valid=validity(times))
+        starts = first.astype("datetime64[D]").astype(np.int64) * DAY
+    return from_numpy(starts, times.type, valid=validity(times))
 
 
 def months_of(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -175,9 +175,11 @@ def _days_between(site: Site) -> Term:
 
 
 def _difference(later: Datum, earlier: Datum) -> pa.Array:
-    one, other = arrays(later, earlier)
-    days = fixed_width_values(one, np.int32).astype(np.int32) - fixed_width_values(other, np.int32).astype(np.int32)
-    return from_numpy(days, pa.int32(), valid=validity(one) & validity(other))
+    later_dates, earlier_dates = arrays(later, earlier)
+    days = fixed_width_values(later_dates, np.int32).astype(np.int32) - fixed_width_values(
+        earlier_dates, np.int32
+    ).astype(np.int32)
+    return from_numpy(days, pa.int32(), valid=validity(later_dates) & validity(earlier_dates))
 
 
 BUILDERS: dict[str, Builder] = {

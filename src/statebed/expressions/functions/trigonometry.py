@@ -79,8 +79,8 @@ def _acosh(values: Doubles) -> Doubles:
 
 def _asinh(values: Doubles) -> Doubles:
     size = np.abs(values)
-    found = np.copysign(np.log(size + np.sqrt(size * size + 1.0)), values)
-    return np.where(np.isinf(values), values, found)
+    finite = np.copysign(np.log(size + np.sqrt(size * size + 1.0)), values)
+    return np.where(np.isinf(values), values, finite)
 
 
 def _atanh(values: Doubles) -> Doubles:
@@ -126,10 +126,12 @@ def _nan_replaced(site: Site) -> Term:
 
 
 def _without_nan(kind: pa.DataType, left: Datum, right: Datum) -> pa.Array:
-    one, other = arrays(left, right)
-    nan = np.isnan(float_values(one)) & validity(one)
-    values = np.where(nan, float_values(other), float_values(one))
-    return from_numpy(values.astype(kind.to_pandas_dtype()), kind, valid=np.where(nan, validity(other), validity(one)))
+    left_values, right_values = arrays(left, right)
+    nan = np.isnan(float_values(left_values)) & validity(left_values)
+    values = np.where(nan, float_values(right_values), float_values(left_values))
+    return from_numpy(
+        values.astype(kind.to_pandas_dtype()), kind, valid=np.where(nan, validity(right_values), validity(left_values))
+    )
 
 
 BUILDERS: dict[str, Builder] = {

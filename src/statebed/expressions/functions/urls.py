@@ -29,7 +29,7 @@ def _encode(text: str) -> str:
 
 def _decode(text: str) -> str:
     """Decode percent escapes; `+` is a space."""
-    found = bytearray()
+    decoded = bytearray()
     content = text.encode()
     position = 0
     while position < len(content):
@@ -37,12 +37,12 @@ def _decode(text: str) -> str:
             digits = content[position + 1 : position + 3]
             if not re.fullmatch(rb"[0-9A-Fa-f]{2}", digits):
                 raise RowFailure(f"{text!r} is no encoded URL: '%' must stand before two hexadecimal digits")
-            found.append(int(digits, 16))
+            decoded.append(int(digits, 16))
             position += 3
             continue
-        found += b" " if content[position] == ord("+") else content[position : position + 1]
+        decoded += b" " if content[position] == ord("+") else content[position : position + 1]
         position += 1
-    return found.decode(errors="replace")
+    return decoded.decode(errors="replace")
 
 
 def _or_none(function: Callable[[str], str]) -> Callable[[str], str | None]:
@@ -68,18 +68,18 @@ def _part(part: str, strict: bool, url: str, key: str | None = None) -> str | No
         if strict:
             raise RowFailure(f"{url!r} is no URL", fix="try_parse_url gives null for such texts")
         return None
-    found = _URL.fullmatch(url)
-    if found is None or part not in _PARTS or (key is not None and part != "QUERY"):
+    parts = _URL.fullmatch(url)
+    if parts is None or part not in _PARTS or (key is not None and part != "QUERY"):
         return None
     if key is not None:
-        match = re.search(f"(?:&|^){re.escape(key)}=([^&]*)", found["QUERY"] or "")
+        match = re.search(f"(?:&|^){re.escape(key)}=([^&]*)", parts["QUERY"] or "")
         return match[1] if match else None
     if part == "FILE":
-        return found["PATH"] + (f"?{found['QUERY']}" if found["QUERY"] is not None else "")
+        return parts["PATH"] + (f"?{parts['QUERY']}" if parts["QUERY"] is not None else "")
     if part in {"HOST", "USERINFO"}:
-        authority = _AUTHORITY.fullmatch(found["AUTHORITY"] or "")
+        authority = _AUTHORITY.fullmatch(parts["AUTHORITY"] or "")
         return (authority[part] or None) if authority else None
-    return found[part]
+    return parts[part]
 
 
 BUILDERS: dict[str, Builder] = {

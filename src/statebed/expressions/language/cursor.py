@@ -56,16 +56,16 @@ class Cursor:
         return token
 
     def skip_word(self, *words: str) -> bool:
-        found = self.next.is_word(*words)
-        if found:
+        is_next = self.next.is_word(*words)
+        if is_next:
             self.advance()
-        return found
+        return is_next
 
     def skip_sign(self, *signs: str) -> bool:
-        found = self.next.is_sign(*signs)
-        if found:
+        is_next = self.next.is_sign(*signs)
+        if is_next:
             self.advance()
-        return found
+        return is_next
 
     def expect(self, wanted: str) -> Token:
         if self.next.is_sign(wanted) or self.next.is_word(wanted):

@@ -177,17 +177,17 @@ class Operands(Cursor, ABC):
             return "locate", (first, *self.arguments())
         if function == "trim" and self.skip_word("from"):
             return "btrim", (*self.arguments(), first)
-        found = [first]
+        arguments = [first]
         if function == "overlay" and self.skip_word("placing"):
-            found.append(self.expression())
-        if len(found) + (function != "overlay") < 2 or not self.skip_word("from"):  # noqa: PLR2004 - text and position
+            arguments.append(self.expression())
+        if len(arguments) + (function != "overlay") < 2 or not self.skip_word("from"):  # noqa: PLR2004 - text and position
             self.position = start
             return None
-        found.append(self.expression())
+        arguments.append(self.expression())
         if self.skip_word("for"):
-            found.append(self.expression())
+            arguments.append(self.expression())
         self.expect(")")
-        return function, tuple(found)
+        return function, tuple(arguments)
 
     @abstractmethod
     def sum_like(self) -> Node:
@@ -195,11 +195,11 @@ class Operands(Cursor, ABC):
 
     def arguments(self) -> tuple[Node, ...]:
         """Parse arguments up to the closing parenthesis."""
-        found = [self.argument()]
+        parsed = [self.argument()]
         while self.skip_sign(","):
-            found.append(self.argument())
+            parsed.append(self.argument())
         self.expect(")")
-        return tuple(found)
+        return tuple(parsed)
 
     def argument(self) -> Node:
         start, before = self.next.start, self.position
@@ -224,14 +224,14 @@ class Operands(Cursor, ABC):
 
     def struct(self, start: int) -> Call:
         """Parse `struct` as named_struct: a field is named by `as`, by its column, or by its number."""
-        found: list[Node] = []
-        while not found or self.skip_sign(","):
+        names_and_values: list[Node] = []
+        while not names_and_values or self.skip_sign(","):
             value = self.expression()
-            own = value.parts[-1] if isinstance(value, Name) else f"col{len(found) // 2 + 1}"
+            own = value.parts[-1] if isinstance(value, Name) else f"col{len(names_and_values) // 2 + 1}"
             name = self.label("a name") if self.skip_word("as") else own
-            found += [Literal(value.start, self.last_end(), name, types.TEXT), value]
+            names_and_values += [Literal(value.start, self.last_end(), name, types.TEXT), value]
         self.expect(")")
-        return Call(start, self.last_end(), "named_struct", tuple(found))
+        return Call(start, self.last_end(), "named_struct", tuple(names_and_values))
 
     def case(self) -> Case:
         start = self.expect("case").start
@@ -264,8 +264,8 @@ class Operands(Cursor, ABC):
             if first and self.skip_word("to"):
                 last = self.advance()
                 at = self.place.at(start, last.end)
-                found = interval_of_fields(at, amount.value, unit_of(unit.value), unit_of(last.value))
-                return interval(at, -found if negative else found)
+                span = interval_of_fields(at, amount.value, unit_of(unit.value), unit_of(last.value))
+                return interval(at, -span if negative else span)
             value = microseconds(at, amount.value.strip(), unit.value)
             total += -value if negative else value
             first = False

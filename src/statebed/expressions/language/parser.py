@@ -56,17 +56,17 @@ class _Parser(Operands):
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.place.at(self.next.start, self.next.end).mistake("parentheses are nested too deeply")
-        found = [self.conjunction()]
+        alternatives = [self.conjunction()]
         while self.skip_word("or"):
-            found.append(self.conjunction())
+            alternatives.append(self.conjunction())
         self.depth -= 1
-        return balanced("or", found)
+        return balanced("or", alternatives)
 
     def conjunction(self) -> Node:
-        found = [self.negation()]
+        conditions = [self.negation()]
         while self.skip_word("and"):
-            found.append(self.negation())
-        return balanced("and", found)
+            conditions.append(self.negation())
+        return balanced("and", conditions)
 
     def negation(self) -> Node:
         token, count = self.next, 0
@@ -90,8 +90,8 @@ class _Parser(Operands):
             self.advance()
         if self.next.is_word("like", "ilike") and self.following.is_word("any", "some", "all"):
             return self.several_patterns(left, negated=negated)
-        found = self.positive_predicate(left)
-        return self.joined("not", found) if negated else found
+        predicate = self.positive_predicate(left)
+        return self.joined("not", predicate) if negated else predicate
 
     def positive_predicate(self, left: Node) -> Node:
         if self.skip_word("between"):
@@ -115,8 +115,8 @@ class _Parser(Operands):
         function = self.advance().value.lower()
         together = "and" if self.advance().value.lower() == "all" else "or"
         self.expect("(")
-        found: list[Node] = [self.joined(function, left, pattern) for pattern in self.arguments()]
-        return balanced(together, [self.joined("not", node) for node in found] if negated else found)
+        tests: list[Node] = [self.joined(function, left, pattern) for pattern in self.arguments()]
+        return balanced(together, [self.joined("not", node) for node in tests] if negated else tests)
 
     def is_something(self, left: Node) -> Node:
         self.expect("is")

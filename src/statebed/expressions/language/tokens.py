@@ -57,15 +57,15 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 def tokenize(place: TextSpan) -> list[Token]:
     """Return the tokens of a whole text, including the end marker."""
-    text, position, found = place.text, 0, []
+    text, position, tokens = place.text, 0, []
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise _unreadable(place, position)
         if match.lastgroup != "space":
-            found.append(_token(match))
+            tokens.append(_token(match))
         position = match.end()
-    return [*found, Token(TokenKind.END, "", len(text), len(text))]
+    return [*tokens, Token(TokenKind.END, "", len(text), len(text))]
 
 
 def _token(match: re.Match[str]) -> Token:

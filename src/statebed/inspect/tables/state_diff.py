@@ -220,8 +220,8 @@ def diff_at(
     if aggregates and not results:
         raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
     after = _find(location, operator, table, until, results=results)
-    made = finished_results(after, TableShape(after.config), aggregates) if results else None
-    if made is not None and made.in_time_order:
+    finished = finished_results(after, TableShape(after.config), aggregates) if results else None
+    if finished is not None and finished.in_time_order:
         raise InputError(
             "results of windows are made of several panes, which change one by one",
             where=f"{stored_label(after.operator, after.entry.definition)}, table {after.table!r}",
@@ -229,7 +229,7 @@ def diff_at(
         )
     # Anything left out is the same on both sides.
     before = _find(location, after.operator, after.table, since, results=results)
-    return StateDiff(before, after, results=made)
+    return StateDiff(before, after, results=finished)
 
 
 def _find(

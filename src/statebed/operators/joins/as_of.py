@@ -154,39 +154,39 @@ class AsOfJoin(OperatorBase):
         self._advance(current, versions)
         return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
 
-    def _due(self, view: TimeKeyedView, one: Input, new: pa.Table, clock: Clock) -> pa.Table:
+    def _due(self, view: TimeKeyedView, input_: Input, new: pa.Table, clock: Clock) -> pa.Table:
         """Return new and stored rows up to the watermark, deleting them from the state; store the other new rows."""
         last = clock.watermark_us
         due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
         old: list[pa.Table] = []
         if last is not None:
             behind = min(last + 1, END)
-            old = [_routed(piece, one) for piece in view.scan(None, behind)]
+            old = [_routed(piece, input_) for piece in view.scan(None, behind)]
             view.delete_times(BEGINNING, behind)
         kept = ~due
-        if one is self.right or self.how is JoinKind.INNER:
-            kept &= without_nulls([one_chunk(new[key]) for key in one.keys], new.num_rows)
+        if input_ is self.right or self.how is JoinKind.INNER:
+            kept &= without_nulls([one_chunk(new[key]) for key in input_.keys], new.num_rows)
         if kept.any():
             view.append(without_routing(filtered(new, kept)))
         return pa.concat_tables([filtered(new, due), *old]).combine_chunks()
 
     def _with_keys(self, versions: pa.Table) -> pa.Table:
-        found = without_nulls([one_chunk(versions[key]) for key in self.right.keys], versions.num_rows)
-        return filtered(versions, found)
+        has_key = without_nulls([one_chunk(versions[key]) for key in self.right.keys], versions.num_rows)
+        return filtered(versions, has_key)
 
     def _results(self, rows: pa.Table, versions: KeyedRows, current: KeyedView) -> Iterator[pa.Table]:
         """Yield each row with its version."""
         if not rows.num_rows:
             return
-        found, at = self._versions_of(rows, versions, current)
+        held, at = self._versions_of(rows, versions, current)
         valid = at >= 0
-        if self.deleted is not None and found.num_rows:
-            valid &= ~boolean_values(found[self.deleted])[at]
-        if self.tolerance_us is not None and found.num_rows:
-            ages = int64_values(rows[TIME]) - int64_values(found[TIME])[at]
+        if self.deleted is not None and held.num_rows:
+            valid &= ~boolean_values(held[self.deleted])[at]
+        if self.tolerance_us is not None and held.num_rows:
+            ages = int64_values(rows[TIME]) - int64_values(held[TIME])[at]
             valid &= ages <= self.tolerance_us
         matched, alone = np.flatnonzero(valid), np.flatnonzero(~valid)
-        pairs = self.columns.paired(rows, matched, found, at[matched])
+        pairs = self.columns.paired(rows, matched, held, at[matched])
         yield _timed(pairs, rows, matched)
         if self.how is JoinKind.LEFT:
             yield _timed(self.columns.alone(JoinSide.LEFT, rows, alone), rows, alone)
@@ -194,29 +194,29 @@ class AsOfJoin(OperatorBase):
     def _versions_of(self, rows: pa.Table, keyed: KeyedRows, current: KeyedView) -> tuple[pa.Table, Integers]:
         """Return versions, and the index of the version of each row, -1 if it has none."""
         keys = [one_chunk(rows[key]) for key in self.left.keys]
-        asked = np.flatnonzero(without_nulls(keys, rows.num_rows))
-        indices = from_numpy(asked, pa.int64())
-        some = [key.take(indices) for key in keys]
-        hashes = uint64_values(rows[KEY_HASH])[asked] if keys else np.zeros(len(asked), dtype=np.uint64)
+        with_key = np.flatnonzero(without_nulls(keys, rows.num_rows))
+        indices = from_numpy(with_key, pa.int64())
+        key_values = [key.take(indices) for key in keys]
+        hashes = uint64_values(rows[KEY_HASH])[with_key] if keys else np.zeros(len(with_key), dtype=np.uint64)
         firsts = _hashes(keyed.keys, self.right)
-        groups = KeyIndex(firsts, [one_chunk(keyed.keys[key]) for key in self.right.keys]).find(hashes, some)
+        groups = KeyIndex(firsts, [one_chunk(keyed.keys[key]) for key in self.right.keys]).find(hashes, key_values)
         at = np.full(rows.num_rows, -1, dtype=np.int64)
-        at[asked] = _last_up_to(
-            groups, int64_values(rows[TIME])[asked], keyed.key_index, int64_values(keyed.rows[TIME]), keyed.starts
+        at[with_key] = _last_up_to(
+            groups, int64_values(rows[TIME])[with_key], keyed.key_index, int64_values(keyed.rows[TIME]), keyed.starts
         )
-        older = asked[at[asked] < 0]
+        older = with_key[at[with_key] < 0]
         names_of_versions = self._version_fields.names
-        found = keyed.rows.select(names_of_versions).cast(self._version_fields)
+        held = keyed.rows.select(names_of_versions).cast(self._version_fields)
         if not len(older):
-            return found, at
+            return held, at
         values, there = current.get(self._state_keys(rows, older))
         arrays = [one_chunk(values[name]) for name in self._values]
         own = dict(zip(self._values, arrays, strict=True)) | {TIME: one_chunk(values[VERSION_TIME])}
         own |= {right: one_chunk(rows[left].take(from_numpy(older, pa.int64()))) for left, right in self._key_pairs}
         state = pa.Table.from_arrays([own[name] for name in names_of_versions], schema=self._nullable_version_fields)
-        at[older[there]] = found.num_rows + np.flatnonzero(there)
-        found = pa.concat_tables([found.cast(self._nullable_version_fields), state]).combine_chunks()
-        return found, at
+        at[older[there]] = held.num_rows + np.flatnonzero(there)
+        held = pa.concat_tables([held.cast(self._nullable_version_fields), state]).combine_chunks()
+        return held, at
 
     def _advance(self, current: KeyedView, keyed: KeyedRows) -> None:
         """Store the last of these versions of each key as the current one."""
@@ -270,31 +270,31 @@ def _last_up_to(groups: Integers, times: Integers, keys: Integers, versions: Int
     return np.where(known, behind - 1, -1)
 
 
-def _timed_table(name: str, one: Input, which: str) -> TableConfig:
+def _timed_table(name: str, input_: Input, which: str) -> TableConfig:
     # Rows are deleted when they are due, so the retention never applies.
     return timestamp_table_config(
         name,
-        f"rows of {one.name} {which}",
+        f"rows of {input_.name} {which}",
         dt.timedelta(microseconds=1),
         False,
-        one.columns,
-        keys=one.keys,
+        input_.columns,
+        keys=input_.keys,
         bin_width=BIN,
     )
 
 
-def _hashes(rows: pa.Table, one: Input) -> npt.NDArray[np.uint64]:
-    if not one.keys:
+def _hashes(rows: pa.Table, input_: Input) -> npt.NDArray[np.uint64]:
+    if not input_.keys:
         return np.zeros(rows.num_rows, dtype=np.uint64)
-    return hash_columns([one_chunk(rows[key]) for key in one.keys])
+    return hash_columns([one_chunk(rows[key]) for key in input_.keys])
 
 
-def _routed(rows: pa.Table, one: Input) -> pa.Table:
+def _routed(rows: pa.Table, input_: Input) -> pa.Table:
     """Return rows of the state with the columns of an input, including the key hash."""
-    hashes = _hashes(rows, one) if one.keys else np.full(rows.num_rows, HASH_SEED, dtype=np.uint64)
+    hashes = _hashes(rows, input_) if input_.keys else np.full(rows.num_rows, HASH_SEED, dtype=np.uint64)
     hashed = from_numpy(hashes.view(np.int64), pa.int64())
-    columns = [hashed, *(rows[name] for name in one.schema.names[1:])]
-    return pa.Table.from_arrays(columns, schema=one.schema)
+    columns = [hashed, *(rows[name] for name in input_.schema.names[1:])]
+    return pa.Table.from_arrays(columns, schema=input_.schema)
 
 
 def _timed(results: pa.Table, rows: pa.Table, at: Integers) -> pa.Table:

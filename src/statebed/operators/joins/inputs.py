@@ -50,10 +50,12 @@ class Sides:
     def result(self, clock: Clock, main: pa.Table, counts: Mapping[str, int] | None = None) -> StepResult:
         """Build the result of the step with `main` as its main output."""
         outputs = {MAIN: main}
-        for side, found in self.admitted.items():
-            one = self.columns.side(side)
-            if found.late.num_rows:
-                outputs[late_name(one.name)] = late_rows(found.late, one, clock.late_us, self.operator_id)
+        for side, admitted in self.admitted.items():
+            side_input = self.columns.side(side)
+            if admitted.late.num_rows:
+                outputs[late_name(side_input.name)] = late_rows(
+                    admitted.late, side_input, clock.late_us, self.operator_id
+                )
         return StepResult(
             outputs=outputs,
             rows_in=sum(side_rows.rows_in for side_rows in self.admitted.values()),

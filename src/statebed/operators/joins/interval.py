@@ -140,9 +140,9 @@ class IntervalJoin(OperatorBase):
         results = [self.outputs[MAIN].schema.empty_table(), *epoch.results()]
         for side in SIDES:
             self._keep(views[side], new[side], clock.watermark_us)
-        made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        step_result = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
         # An anti join only looks for partners of rows that expire, so it does not know the number of pairs.
-        return made if self.how is JoinKind.ANTI else replace(made, matches=sides.matches(epoch.pairs))
+        return step_result if self.how is JoinKind.ANTI else replace(step_result, matches=sides.matches(epoch.pairs))
 
     def settled_times(self, side: JoinSide, clock: Clock) -> tuple[int | None, int] | None:
         """Return the range of times of stored rows of a side for which this epoch rules out further partners; None if
@@ -171,14 +171,14 @@ class IntervalJoin(OperatorBase):
         return max(self.reach(side), self.upper_us - self.lower_us if for_others else self.reach(side))
 
     def _table(self, side: JoinSide) -> TableConfig:
-        one, retention = self.columns.side(side), max(self._retention(side), 1)
+        side_input, retention = self.columns.side(side), max(self._retention(side), 1)
         return timestamp_table_config(
             TABLE[side],
-            f"rows of {one.name} that may still be in a pair",
+            f"rows of {side_input.name} that may still be in a pair",
             dt.timedelta(microseconds=retention),
             False,
-            one.columns,
-            keys=one.keys,
+            side_input.columns,
+            keys=side_input.keys,
             bin_width=dt.timedelta(microseconds=max(retention // BINS, LEAST_BIN_US)),
         )
 
@@ -258,10 +258,10 @@ class _JoinEpoch:
         """Yield left rows that are in a pair now and were in none before."""
         yield self._alone(self._new[JoinSide.LEFT], self._indexed[JoinSide.LEFT].matched)
         for piece in _together(self._touched()):
-            some = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
-            for earlier in self._state_partners(some):
-                some.mark_matches(earlier)
-            yield self._alone(some.rows, ~some.matched)
+            left_rows = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
+            for earlier in self._state_partners(left_rows):
+                left_rows.mark_matches(earlier)
+            yield self._alone(left_rows.rows, ~left_rows.matched)
 
     def _touched(self) -> Iterator[pa.Table]:
         """Yield left rows of the state that are in a pair with a new right row."""

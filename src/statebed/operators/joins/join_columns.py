@@ -56,8 +56,8 @@ class JoinColumns:
 
     def check(self, *, where: str, condition: PairCondition | None = None) -> None:
         """Raise InputError if the inputs, columns or condition do not fit together."""
-        for one in (self.left, self.right):
-            check_input(one, where=f"{where}, input {one.name!r}")
+        for side_input in (self.left, self.right):
+            check_input(side_input, where=f"{where}, input {side_input.name!r}")
         if self.left.name == self.right.name:
             raise InputError(
                 f"both inputs are named {self.left.name!r}",
@@ -189,14 +189,14 @@ class JoinColumns:
         ]
 
     def _values(self, side: JoinSide) -> list[pa.Field]:
-        one, shown = self.side(side), self.names[side]
+        side_input, shown = self.side(side), self.names[side]
         extended = self.how.gives_unmatched(side.other)
         return [
             field.with_name(shown[field.name]).with_nullable(field.nullable or extended)
-            for field in one.columns
-            if field.name not in one.keys
+            for field in side_input.columns
+            if field.name not in side_input.keys
         ]
 
 
-def _described(one: Input) -> str:
-    return f"{one.name} " + ", ".join(f"{key} {one.columns.field(key).type}" for key in one.keys)
+def _described(input_: Input) -> str:
+    return f"{input_.name} " + ", ".join(f"{key} {input_.columns.field(key).type}" for key in input_.keys)

@@ -43,18 +43,18 @@ class KeyIndex:
         """Return the position of each key, -1 if it is not in the index. The keys to look up have no nulls."""
         places = np.full(len(hashes), -1, dtype=np.int64)
         at, same_hash = self._first_with(hashes)
-        asked = np.flatnonzero(same_hash)
+        open_rows = np.flatnonzero(same_hash)
         # Keys with equal hashes are adjacent: this loop runs once unless hashes collide.
-        while len(asked):
-            rows = from_numpy(asked, pa.int64())
-            equal = np.ones(len(asked), dtype=np.bool_)
+        while len(open_rows):
+            rows = from_numpy(open_rows, pa.int64())
+            equal = np.ones(len(open_rows), dtype=np.bool_)
             for column, key in zip(self._columns, keys, strict=True):
-                equal &= column.equals(at[asked], key if len(asked) == len(key) else key.take(rows))
-            places[asked[equal]] = at[asked[equal]]
-            asked = asked[~equal]
-            at[asked] += 1
-            asked = asked[at[asked] < len(self._hashes)]
-            asked = asked[self._hashes[at[asked]] == hashes[asked]]
+                equal &= column.equals(at[open_rows], key if len(open_rows) == len(key) else key.take(rows))
+            places[open_rows[equal]] = at[open_rows[equal]]
+            open_rows = open_rows[~equal]
+            at[open_rows] += 1
+            open_rows = open_rows[at[open_rows] < len(self._hashes)]
+            open_rows = open_rows[self._hashes[at[open_rows]] == hashes[open_rows]]
         return places
 
     def _first_with(self, hashes: Hashes) -> tuple[Integers, Flags]:
@@ -74,11 +74,11 @@ class JoinIndex:
 
     def __init__(self, hashes: Hashes, keys: Sequence[pa.Array], numbers: Integers) -> None:
         rows = np.flatnonzero(without_nulls(keys, len(hashes)))
-        some = [_taken(key, rows) for key in keys]
-        grouping = group_rows(np.zeros(len(rows), dtype=np.int64), hashes[rows], some)
+        indexed_keys = [_taken(key, rows) for key in keys]
+        grouping = group_rows(np.zeros(len(rows), dtype=np.int64), hashes[rows], indexed_keys)
         firsts = grouping.first_rows
         self._hashes = hashes[rows][firsts]
-        self.keys = [_taken(key, firsts) for key in some]
+        self.keys = [_taken(key, firsts) for key in indexed_keys]
         """Columns of the distinct keys."""
         self._key_index = KeyIndex(self._hashes, self.keys)
         self._grouping = grouping
@@ -91,28 +91,28 @@ class JoinIndex:
         """Yield pairs (indexed row, probe row) with equal keys and low <= number <= high, in chunks."""
         if not len(self._rows):
             return
-        asked = np.flatnonzero(without_nulls(keys, len(hashes)) & among(hashes, self._hashes))
-        groups = self._key_index.find(hashes[asked], [_taken(key, asked) for key in keys])
-        asked, groups = asked[groups >= 0], groups[groups >= 0]
+        probe_rows = np.flatnonzero(without_nulls(keys, len(hashes)) & among(hashes, self._hashes))
+        groups = self._key_index.find(hashes[probe_rows], [_taken(key, probe_rows) for key in keys])
+        probe_rows, groups = probe_rows[groups >= 0], groups[groups >= 0]
         if self._grouping.largest > FEW_ROWS:
-            yield from self._by_number(asked, groups, lows, highs)
+            yield from self._by_number(probe_rows, groups, lows, highs)
             return
         for probes, at in expanded(self._grouping.starts[groups], self._grouping.sizes[groups]):
-            theirs, numbers = asked[probes], self._numbers[at]
+            theirs, numbers = probe_rows[probes], self._numbers[at]
             kept = (numbers >= lows[theirs]) & (numbers <= highs[theirs])
             yield self._rows[at[kept]], theirs[kept]
 
     def _by_number(
-        self, asked: Integers, groups: Integers, lows: Integers, highs: Integers
+        self, probe_rows: Integers, groups: Integers, lows: Integers, highs: Integers
     ) -> Iterator[tuple[Integers, Integers]]:
         """Yield the same pairs where a key has many rows, touching only rows within the bounds."""
         numbers, places, rows = self._places
         stride = len(numbers) + 1
-        low = groups * stride + searched(numbers, lows[asked], "left")
-        high = groups * stride + searched(numbers, highs[asked], "right")
+        low = groups * stride + searched(numbers, lows[probe_rows], "left")
+        high = groups * stride + searched(numbers, highs[probe_rows], "right")
         first, behind = searched(places, low, "left"), searched(places, high, "left")
         for probes, at in expanded(first, np.maximum(behind - first, 0)):
-            yield rows[at], asked[probes]
+            yield rows[at], probe_rows[probes]
 
     @cached_property
     def _places(self) -> tuple[Integers, Integers, Integers]:
@@ -126,13 +126,13 @@ class JoinIndex:
 
 def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) -> Iterator[tuple[Integers, Integers]]:
     """Yield pairs (i, j) for each i and each j from starts[i] to starts[i] + counts[i] - 1, in chunks."""
-    some = np.flatnonzero(counts)
-    ends = np.cumsum(counts[some])
+    with_counts = np.flatnonzero(counts)
+    ends = np.cumsum(counts[with_counts])
     total = int(ends[-1]) if len(ends) else 0
     for begin in range(0, total, limit):
         end = min(begin + limit, total)
         first, last = np.searchsorted(ends, [begin, end - 1], side="right")
-        part = some[first : last + 1]
+        part = with_counts[first : last + 1]
         before = ends[first : last + 1] - counts[part]
         low, high = np.maximum(before, begin), np.minimum(ends[first : last + 1], end)
         steps = np.arange(begin, end, dtype=np.int64)
@@ -141,11 +141,11 @@ def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) 
 
 def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
     """Return which rows have a value in every key column."""
-    found = np.ones(count, dtype=np.bool_)
+    complete = np.ones(count, dtype=np.bool_)
     for key in keys:
         if key.null_count:
-            found &= validity(key)
-    return found
+            complete &= validity(key)
+    return complete
 
 
 def searched(ascending_values: npt.NDArray[N], values: npt.NDArray[N], side: Literal["left", "right"]) -> Integers:
@@ -155,9 +155,9 @@ def searched(ascending_values: npt.NDArray[N], values: npt.NDArray[N], side: Lit
     if _ascend(values):
         return np.searchsorted(ascending_values, values, side=side)
     order = np.argsort(values)
-    found = np.empty(len(values), dtype=np.int64)
-    found[order] = np.searchsorted(ascending_values, values[order], side=side)
-    return found
+    places = np.empty(len(values), dtype=np.int64)
+    places[order] = np.searchsorted(ascending_values, values[order], side=side)
+    return places
 
 
 def _ascend(values: npt.NDArray[N]) -> bool:

@@ -42,22 +42,22 @@ class MatchInterval:
 
 def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:
     """Add up the statistics of several subtasks or epochs; None if there are none."""
-    found = list(parts)
-    if not found:
+    statistics = list(parts)
+    if not statistics:
         return None
     return pb.JoinMatches(
-        pairs=sum(match.pairs for match in found),
-        left=_joined(match.left for match in found),
-        right=_joined(match.right for match in found),
+        pairs=sum(match.pairs for match in statistics),
+        left=_joined(match.left for match in statistics),
+        right=_joined(match.right for match in statistics),
     )
 
 
 def _joined(parts: Iterable[pb.InputTimes]) -> pb.InputTimes:
-    found = [times for times in parts if times.rows]
+    with_rows = [times for times in parts if times.rows]
     return pb.InputTimes(
-        rows=sum(times.rows for times in found),
-        first_us=min((times.first_us for times in found), default=None),
-        last_us=max((times.last_us for times in found), default=None),
+        rows=sum(times.rows for times in with_rows),
+        first_us=min((times.first_us for times in with_rows), default=None),
+        last_us=max((times.last_us for times in with_rows), default=None),
     )
 
 
@@ -98,8 +98,8 @@ def entry_warning(entry: pb.OperatorEntry) -> str | None:
     return no_pairs_warning(entry.definition, entry.matches, min(marks, default=None))
 
 
-def _range(one: pb.InputTimes) -> str:
-    return f"{units.number(one.rows)} rows from {units.instant(one.first_us)} to {units.instant(one.last_us)}"
+def _range(times: pb.InputTimes) -> str:
+    return f"{units.number(times.rows)} rows from {units.instant(times.first_us)} to {units.instant(times.last_us)}"
 
 
 def _apart(least_us: int, most_us: int) -> str:

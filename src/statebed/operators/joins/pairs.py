@@ -104,10 +104,10 @@ class IndexedSide:
             return
         hashes, keys = self._matching.hashes_and_keys(others)
         for ours, theirs in self._index.pairs(hashes, keys, *self._matching.partners(others)):
-            found, at = self._meeting(others, ours, theirs)
+            met, at = self._meeting(others, ours, theirs)
             if len(at[0]):
                 self.matched[at[0]] = True
-                yield found, at[1]
+                yield met, at[1]
 
     def mark_matches(self, others: SideRows) -> None:
         """Update `matched` with rows of the other side, without building pairs."""
@@ -152,8 +152,8 @@ def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     runs = np.cumsum(changes([times], order), dtype=np.int64)
     # Most rows differ after each step: only ties are compared further.
     if keys and (tied := _tied(runs)).any():
-        some = from_numpy(order[tied], pa.int64())
-        hashes = hash_columns([one_chunk(rows[key]).take(some) for key in keys])
+        tied_rows = from_numpy(order[tied], pa.int64())
+        hashes = hash_columns([one_chunk(rows[key]).take(tied_rows) for key in keys])
         bits = np.uint64(int(runs[-1]).bit_length())
         numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
         runs = _refine(order, tied, [numbers], np.argsort(numbers))

@@ -80,10 +80,14 @@ class Updates:
         return WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
 
     def _paired(
-        self, side: JoinSide, one: tuple[pa.Table, Integers], other: tuple[pa.Table, Integers], weights: Integers
+        self,
+        side: JoinSide,
+        our_rows: tuple[pa.Table, Integers],
+        their_rows: tuple[pa.Table, Integers],
+        weights: Integers,
     ) -> pa.Table:
         """Return pairs of rows of `side` and rows of the other side, each passed as a table and positions in it."""
-        (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
+        (left, left_at), (right, right_at) = (our_rows, their_rows) if side is JoinSide.LEFT else (their_rows, our_rows)
         rows = self.columns.paired(left, left_at, right, right_at)
         times = _later(left[TIME], left_at, right[TIME], right_at)
         return weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
@@ -98,8 +102,10 @@ class Updates:
             if self.condition is None:
                 yield our_rows, their_rows
                 continue
-            one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
-            (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
+            our_part, their_part = (ours.rows, our_rows), (theirs.rows, their_rows)
+            (left, left_at), (right, right_at) = (
+                (our_part, their_part) if side is JoinSide.LEFT else (their_part, our_part)
+            )
             batch = self.columns.paired(left, left_at, right, right_at, only=self.condition.columns)
             kept = boolean_values(self.condition.evaluate(batch))
             if kept.any():
@@ -149,8 +155,8 @@ class Updates:
                 met[at] = True
             if met.any():
                 at = np.flatnonzero(met & ~self.tables[side].among(page, changed))
-                some = WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
-                yield self._matched(side, some, some.weights)
+                changed_rows = WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
+                yield self._matched(side, changed_rows, changed_rows.weights)
 
     def _matched(self, side: JoinSide, rows: WeightedRows, before: Integers) -> pa.Table:
         """Return the changes of rows of a side that are results by themselves, from their partner counts before and

@@ -124,15 +124,15 @@ class UpdatingJoin(OperatorBase):
         unknown = 0
         keyed = {side: filtered(new[side], self._has_key(side, new[side])) for side in SIDES}
         with ChangelogSpool(schema, views[JoinSide.LEFT]) as results:
-            for some in self._without_key(new):
-                results.add(some)
+            for part in self._without_key(new):
+                results.add(part)
             if any(side_rows.num_rows for side_rows in keyed.values()):
                 touched, places = _touched(self.columns, keyed)
                 changed = {
                     side: self.sides[side].changed(views[side], touched, keyed[side], places[side]) for side in SIDES
                 }
-                for some in Updates(self.columns, self.condition, touched, self.sides, views, changed).results():
-                    results.add(some)
+                for part in Updates(self.columns, self.condition, touched, self.sides, views, changed).results():
+                    results.add(part)
                 for side in SIDES:
                     self.sides[side].store(views[side], changed[side])
                 unknown = sum(changes.unknown for changes in changed.values())
@@ -142,11 +142,11 @@ class UpdatingJoin(OperatorBase):
         if self.ttl is not None:
             return EXPIRED
         for side in SIDES:
-            one = self.columns.side(side)
-            nullable = [key for key in one.keys if one.columns.field(key).nullable]
+            side_input = self.columns.side(side)
+            nullable = [key for key in side_input.keys if side_input.columns.field(key).nullable]
             if self.how.gives_unmatched(side) and nullable:
                 return (
-                    f"rows of {one.name} with a null in the key {', '.join(nullable)} are results of a "
+                    f"rows of {side_input.name} with a null in the key {', '.join(nullable)} are results of a "
                     f"{self.how.value} join, but are not kept in state"
                 )
         return ""
@@ -166,9 +166,9 @@ class UpdatingJoin(OperatorBase):
                 nothing = other.arrived(views[side.other].table.row_schema.empty_table(), arrived.touched)
                 changed = {side: arrived.rows, side.other: nothing.rows}
                 updates = Updates(self.columns, self.condition, arrived.touched, self.sides, views, changed)
-                for found in updates.results() if side is JoinSide.LEFT else updates.unmatched(side):
-                    if found.num_rows:
-                        yield found.cast(self.outputs[MAIN].schema)
+                for joined in updates.results() if side is JoinSide.LEFT else updates.unmatched(side):
+                    if joined.num_rows:
+                        yield joined.cast(self.outputs[MAIN].schema)
 
     def _has_key(self, side: JoinSide, rows: pa.Table) -> Flags:
         return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)

@@ -112,18 +112,18 @@ class WindowJoin(WindowOperator):
         for side in SIDES:
             self._keep(side, views[side], admitted[side].rows, clock.watermark_us)
         sides = Sides(self.columns, self.operator_id, admitted)
-        made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
-        return replace(made, matches=sides.matches(pairs))
+        step_result = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        return replace(step_result, matches=sides.matches(pairs))
 
     def _table(self, side: JoinSide) -> TableConfig:
-        one = self.columns.side(side)
+        side_input = self.columns.side(side)
         return timestamp_table_config(
             TABLE[side],
-            f"rows of {one.name} in open windows",
+            f"rows of {side_input.name} in open windows",
             dt.timedelta(microseconds=self.window.width_us),
             False,
-            one.columns,
-            keys=one.keys,
+            side_input.columns,
+            keys=side_input.keys,
             bin_width=dt.timedelta(microseconds=self.window.pane_us),
         )
 
@@ -144,8 +144,8 @@ class WindowJoin(WindowOperator):
         self, side: JoinSide, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
     ) -> "_ClosingRows":
         """Return the rows of windows that this watermark is the first to close."""
-        one, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
-        schema = pa.schema([*one.columns, pa.field(TIME, TIMESTAMP)])
+        side_input, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
+        schema = pa.schema([*side_input.columns, pa.field(TIME, TIMESTAMP)])
         new = filtered(new, int64_values(new[TIME]) < until)
         state = [piece.select(schema.names).cast(schema) for piece in view.scan(None, until)]
         rows = pa.concat_tables([new.select(schema.names).cast(schema), *state]).combine_chunks()

@@ -77,8 +77,8 @@ class ListTables:
         self._ends.delete(keys)
 
     def _next(self, keys: pa.Table) -> Integers:
-        values, found = self._ends.get(keys)
-        return np.where(found, int64_values(one_chunk(values[NEXT])), 0)
+        values, has_list = self._ends.get(keys)
+        return np.where(has_list, int64_values(one_chunk(values[NEXT])), 0)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class MapTables:
         """Return the value of each map key of the key at `index`, null if there is none, and which map keys are
         present.
         """
-        values, found = self._entries.get(taken(keys, index).append_column(MAP_KEY, map_keys))
-        return one_chunk(values[MAP_VALUE]), found
+        values, has_entry = self._entries.get(taken(keys, index).append_column(MAP_KEY, map_keys))
+        return one_chunk(values[MAP_VALUE]), has_entry
 
     def merge(self, keys: pa.Table, entries: Items, times: pa.Array | None) -> None:
         """Set entries; if a map key occurs several times, the last value wins."""
@@ -150,9 +150,11 @@ def upgrade_lists(state: ListState | MapState, earlier: KeyedView, tables: Table
 
 def _read(pages: Iterable[ElementPage], columns: Sequence[str], schema: pa.Schema) -> tuple[Integers, pa.Table]:
     """Return the rows of all pages, and the group of each row."""
-    found = list(pages)
-    index = np.concatenate([np.zeros(0, dtype=np.int64), *(page.groups for page in found)])
-    return index, pa.concat_tables([schema.empty_table(), *(page.rows.select(columns).cast(schema) for page in found)])
+    all_pages = list(pages)
+    index = np.concatenate([np.zeros(0, dtype=np.int64), *(page.groups for page in all_pages)])
+    return index, pa.concat_tables(
+        [schema.empty_table(), *(page.rows.select(columns).cast(schema) for page in all_pages)]
+    )
 
 
 def _of_each(times: pa.Array | None, index: Integers) -> pa.Array | None:

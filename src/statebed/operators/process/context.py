@@ -349,20 +349,20 @@ class Context:
             return None
         count = keys.keys.num_rows
         if times is not None:
-            found = timer_times(times, count, where=self._at(state))
+            moments = timer_times(times, count, where=self._at(state))
         elif keys.places is None:
-            found = pa.nulls(count, TIMESTAMP)
+            moments = pa.nulls(count, TIMESTAMP)
         else:
-            found = self._batch.times.take(from_numpy(keys.places, pa.int64()))
-        if found.null_count and self._clock.watermark_us is not None:
-            found = found.fill_null(pa.scalar(self._clock.watermark_us, TIMESTAMP))
-        if not validity(found).all():
+            moments = self._batch.times.take(from_numpy(keys.places, pa.int64()))
+        if moments.null_count and self._clock.watermark_us is not None:
+            moments = moments.fill_null(pa.scalar(self._clock.watermark_us, TIMESTAMP))
+        if not validity(moments).all():
             raise InputError(
                 "a state with a time to live in event time was written for a key without an event time",
                 where=self._at(state),
                 fix="pass times=, or declare ttl_clock='epoch_time'",
             )
-        return one_chunk(found)
+        return one_chunk(moments)
 
     def _set(self, kind: TimerKind, at: Times, keys: Keys, act: Callable[..., None]) -> None:
         selected = self._chosen(keys)

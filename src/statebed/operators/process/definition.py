@@ -62,8 +62,8 @@ class Process:
     def states(cls) -> dict[str, State]:
         """Return the states of the class by name."""
         names = {name for base in cls.__mro__ for name in vars(base)}
-        found = {name: getattr(cls, name) for name in sorted(names)}
-        return {name: state for name, state in found.items() if isinstance(state, State)}
+        attributes = {name: getattr(cls, name) for name in sorted(names)}
+        return {name: state for name, state in attributes.items() if isinstance(state, State)}
 
     @classmethod
     def lacks(cls) -> str:

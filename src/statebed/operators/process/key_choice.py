@@ -39,7 +39,7 @@ def chosen(keys: Keys, batch: pa.Table, *, where: str) -> ChosenKeys:
 def positions(index: Keys, rows: Integers, count: int, limit: int, *, where: str) -> Integers:
     """Return the position of the key of each of `count` items; without an `index`, those of the batch's rows."""
     if index is None:
-        found = rows
+        places = rows
     elif isinstance(index, pa.Table | pa.RecordBatch):
         raise InputError(
             "`index` must have positions in ctx.keys, got a table of keys",
@@ -47,31 +47,31 @@ def positions(index: Keys, rows: Integers, count: int, limit: int, *, where: str
             fix="pass positions in ctx.keys",
         )
     else:
-        found = _places(index, limit, where=where)
-    if len(found) != count:
+        places = _places(index, limit, where=where)
+    if len(places) != count:
         raise InputError(
-            f"got {count} items but {len(found)} positions of keys",
+            f"got {count} items but {len(places)} positions of keys",
             where=where,
             fix="pass one item per row of the batch, or index= with the position in ctx.keys for each item",
         )
-    return found
+    return places
 
 
-def _places(given: pa.Array | pa.ChunkedArray | npt.NDArray[Any], count: int, *, where: str) -> Integers:
+def _places(chosen: pa.Array | pa.ChunkedArray | npt.NDArray[Any], count: int, *, where: str) -> Integers:
     fix = "pass a mask over ctx.keys, or positions in it"
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        array = one_chunk(given)
+    if isinstance(chosen, pa.Array | pa.ChunkedArray):
+        array = one_chunk(chosen)
         if pa.types.is_boolean(array.type):
-            given = boolean_values(array)
+            chosen = boolean_values(array)
         elif pa.types.is_integer(array.type) and not array.null_count:
-            given = int64_values(array.cast(pa.int64()))
+            chosen = int64_values(array.cast(pa.int64()))
         else:
             raise InputError(
                 f"keys must be selected by a boolean mask or by integers without nulls, got {array.type}",
                 where=where,
                 fix=fix,
             )
-    values = np.asarray(given)
+    values = np.asarray(chosen)
     if values.dtype == np.bool_:
         if len(values) != count:
             raise InputError(

@@ -80,9 +80,9 @@ class KeyContext:
             (TimerKind.PROCESSING, False): self._ctx.cancel_processing,
         }
         for (kind, is_set), act in ways.items():
-            some = [key[1:] for key, wanted in self._timers.items() if key[0] is kind and wanted is is_set]
-            if some:
-                places, times = np.array(some, dtype=np.int64).T
+            of_kind = [key[1:] for key, wanted in self._timers.items() if key[0] is kind and wanted is is_set]
+            if of_kind:
+                places, times = np.array(of_kind, dtype=np.int64).T
                 act(from_numpy(np.ascontiguousarray(times), TIMESTAMP), np.ascontiguousarray(places))
         for name, rows in self._sides.items():
             schema = schemas.get(name)

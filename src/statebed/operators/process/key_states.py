@@ -103,9 +103,9 @@ class KeyValue(_KeyState):
 
     def _rows(self) -> list[dict[str, Any] | None]:
         if self._values is None:
-            found = self._ctx.has(self._state).tolist()
+            has_value = self._ctx.has(self._state).tolist()
             rows = self._ctx.get(self._state).to_pylist()
-            self._values = [row if there else None for row, there in zip(rows, found, strict=True)]
+            self._values = [row if there else None for row, there in zip(rows, has_value, strict=True)]
         return self._values
 
 

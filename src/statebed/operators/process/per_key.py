@@ -103,14 +103,14 @@ class ProcessKey(Process):
     def _for_each(self, ctx: Context, parts: Sequence[Any], function: Any) -> pa.Table:
         states = KeyStates(ctx, type(self).states())
         calls = KeyContext(ctx)
-        given: list[Row] = []
+        returned: list[Row] = []
         for place, (key, part) in enumerate(zip(_plain_keys(ctx.keys), parts, strict=True)):
             states.turn_to(place)
             calls.turn_to(place)
-            given.extend(function(key, part, states, calls) or ())
+            returned.extend(function(key, part, states, calls) or ())
         states.write()
         calls.write({name: schema_of(columns) for name, columns in self.side_outputs.items()})
-        return rows_as_table(given, schema_of(self.output), what="returned rows", where=ctx.where)
+        return rows_as_table(returned, schema_of(self.output), what="returned rows", where=ctx.where)
 
 
 def _plain_keys(keys: pa.Table) -> list[Any]:

@@ -73,7 +73,7 @@ class ProcessOperator(OperatorBase):
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
         process = self.process
-        found = {MAIN: Output(self._declared("output", process.output), process.changes)}
+        declared = {MAIN: Output(self._declared("output", process.output), process.changes)}
         for name, columns in process.side_outputs.items():
             names.check_part("side output", name)
             if name == LATE:
@@ -82,8 +82,8 @@ class ProcessOperator(OperatorBase):
                     where=self.where,
                     fix="rename the side output",
                 )
-            found[name] = Output(self._declared(f"side output {name!r}", columns))
-        return {**found, LATE: late_output(self.input)}
+            declared[name] = Output(self._declared(f"side output {name!r}", columns))
+        return {**declared, LATE: late_output(self.input)}
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
@@ -94,26 +94,26 @@ class ProcessOperator(OperatorBase):
             raise InputError(
                 f"the states {taken_names} have the names of timer tables", where=self.where, fix="rename the states"
             )
-        found = dict(timers)
+        by_name = dict(timers)
         for state in self.states.values():
             state.check_names(keys, where=self.where)
             for name, table in state.tables(keys).items():
-                if name in found:
+                if name in by_name:
                     raise InputError(
                         f"two tables are named {name!r}: one of a state, and an auxiliary one of another state",
                         where=self.where,
                         fix="rename the state",
                     )
-                found[name] = table
+                by_name[name] = table
         for broadcast in self.broadcasts:
-            if broadcast.name in found:
+            if broadcast.name in by_name:
                 raise InputError(
                     f"the broadcast table {broadcast.name!r} has the name of another table of the process",
                     where=self.where,
                     fix='name the table: broadcast("rule_id", name="rules")',
                 )
-            found.update(broadcast.tables)
-        return found
+            by_name.update(broadcast.tables)
+        return by_name
 
     @cached_property
     def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
@@ -196,7 +196,7 @@ class ProcessOperator(OperatorBase):
         where = f"{self.where}, {type(self.process).__name__}.{method}, a batch of {rows} rows"
         before = self._pickled()
         try:
-            given = function()
+            returned = function()
         except StatebedError:
             raise
         except Exception as error:
@@ -211,7 +211,7 @@ class ProcessOperator(OperatorBase):
                 where=where,
                 fix="keep such data in states: attributes are lost in a crash and differ between subtasks",
             )
-        return given
+        return returned
 
     def _pickled(self) -> bytes:
         try:
@@ -302,11 +302,11 @@ class _Calls:
         )
 
     def _take(self, method: str, function: Callable[[], object], rows: int, context: Context) -> None:
-        given = self._operator.run(method, function, rows)
-        for name, part in [(MAIN, given), *context.sides]:
+        returned = self._operator.run(method, function, rows)
+        for name, part in [(MAIN, returned), *context.sides]:
             where = f"{self._operator.where}, {method}" + (f", side output {name!r}" if name else "")
-            found, raised = output_rows(part, self._operator.outputs[name], self._clock, where=where)
-            self.given[name].append(found)
+            accepted, raised = output_rows(part, self._operator.outputs[name], self._clock, where=where)
+            self.given[name].append(accepted)
             self.raised += raised
 
 

@@ -20,16 +20,16 @@ def conformed_rows(
     rows: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str, where: str, optional: Sequence[str] = ()
 ) -> pa.Table:
     """Return the rows with exactly these columns, in this order; numbers may have another width if they fit."""
-    given = rows.schema.names
-    missing = [name for name in schema.names if name not in given and name not in optional]
-    extra = [name for name in given if name not in schema.names]
-    if missing or extra or len(set(given)) != len(given):
+    names = rows.schema.names
+    missing = [name for name in schema.names if name not in names and name not in optional]
+    extra = [name for name in names if name not in schema.names]
+    if missing or extra or len(set(names)) != len(names):
         raise InputError(
-            f"the {what} have the columns {given}, expected {schema.names}: missing {missing}, not declared {extra}",
+            f"the {what} have the columns {names}, expected {schema.names}: missing {missing}, not declared {extra}",
             where=where,
             fix="use every declared column once, and no other",
         )
-    fields = [field for field in schema if field.name in given]
+    fields = [field for field in schema if field.name in names]
     columns = [_column(one_chunk(rows.column(field.name)), field, what=what, where=where) for field in fields]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
@@ -56,12 +56,12 @@ def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.A
     return column
 
 
-def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _fits(returned: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether values may be cast if each of them fits."""
     kinds = (_is_number, _is_text, pa.types.is_nested, pa.types.is_binary)
-    if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    return pa.types.is_null(given) or any(kind(given) and kind(wanted) for kind in kinds)
+    if pa.types.is_timestamp(returned) and pa.types.is_timestamp(wanted):
+        return (returned.tz is None) == (wanted.tz is None)
+    return pa.types.is_null(returned) or any(kind(returned) and kind(wanted) for kind in kinds)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -87,10 +87,10 @@ def output_rows(rows: object, output: Output, clock: Clock, *, where: str) -> tu
             where=where,
             fix="return a pyarrow Table, RecordBatch or None",
         )
-    found = conformed_rows(rows, schema, what="returned rows", where=where, optional=[TIME])
-    times = one_chunk(found[TIME]) if TIME in found.schema.names else pa.nulls(found.num_rows, TIMESTAMP)
+    conformed = conformed_rows(rows, schema, what="returned rows", where=where, optional=[TIME])
+    times = one_chunk(conformed[TIME]) if TIME in conformed.schema.names else pa.nulls(conformed.num_rows, TIMESTAMP)
     times, raised = _event_times(times, clock)
-    columns = [times if name == TIME else found[name] for name in schema.names]
+    columns = [times if name == TIME else conformed[name] for name in schema.names]
     return pa.Table.from_arrays(columns, schema=schema), raised
 
 

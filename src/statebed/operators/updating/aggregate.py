@@ -94,13 +94,13 @@ class UpdatingAggregate(Aggregation, OperatorBase):
     @cached_property
     def entries(self) -> Mapping[int, EntryTable]:
         """Tables of the aggregates with one row per entry, by position of the aggregate."""
-        found = {
+        accumulators = {
             position: entry_accumulator(aggregate.accumulator) for position, aggregate in enumerate(self.aggregates)
         }
         expires_with = None if self.ttl is None else GROUPS
         return {
             position: EntryTable(position, accumulator, self.state_keys, expires_with)
-            for position, accumulator in found.items()
+            for position, accumulator in accumulators.items()
             if accumulator is not None
         }
 
@@ -132,9 +132,11 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         for rows in earlier.scan():
             keys = rows.select([key.name for key in self.state_keys])
             columns = {field.name: rows[field.name] for field in self._state_values if field.name in rows.column_names}
-            for one in self.entries.values():
-                if (partials := _lists_of(one, rows)) is not None:
-                    columns |= one.named(one.put_all(tables.get_keyed(one.name), keys, partials))
+            for entry_table in self.entries.values():
+                if (partials := _lists_of(entry_table, rows)) is not None:
+                    columns |= entry_table.named(
+                        entry_table.put_all(tables.get_keyed(entry_table.name), keys, partials)
+                    )
             times = one_chunk(rows[TIME]) if by_event_time(self.ttl) else None
             view.upsert(keys, self._values_of(columns), times=times)
 
@@ -176,23 +178,23 @@ class UpdatingAggregate(Aggregation, OperatorBase):
     def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "_Changed":
         """Merge some groups into the state."""
         view = tables.get_keyed(GROUPS)
-        stored, found = view.get(keys)
-        before = filtered(stored, found)
-        after = self._merged(before, found, folded)
+        stored, is_stored = view.get(keys)
+        before = filtered(stored, is_stored)
+        after = self._merged(before, is_stored, folded)
         unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
         if self.changes is Changes.CHANGELOG:
             rows = int64_values(after[ROWS])
             kept, unknown = rows > 0, int(-rows[rows < 0].sum())
-            view.delete(filtered(keys, found & ~kept))
+            view.delete(filtered(keys, is_stored & ~kept))
         collected = self._collected_before_and_after(tables, keys, folded, kept)
         if self.entries:
             results = self._entry_results(tables, keys, folded, stored, kept)
             after = self._values_of({**dict(zip(after.column_names, after.columns, strict=True)), **results})
         times = one_chunk(filtered(after, kept)[LATEST]) if by_event_time(self.ttl) else None
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
-        old = self._results(filtered(keys, found), before, _filtered(collected[0], found))
+        old = self._results(filtered(keys, is_stored), before, _filtered(collected[0], is_stored))
         new = self._results(filtered(keys, kept), filtered(after, kept), _filtered(collected[1], kept))
-        changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
+        changed = replaced(old, new, old_keys=np.flatnonzero(is_stored), new_keys=np.flatnonzero(kept))
         changed = changed.cast(self.outputs[MAIN].schema)
         cut = int(np.count_nonzero(weights_of(changed) < 0))
         return _Changed(changed.slice(0, cut), changed.slice(cut), unknown)
@@ -245,7 +247,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         columns = [latest_of_each(rows[TIME], grouping), *self.partials.fold(rows, grouping)]
         return pa.Table.from_arrays(columns, schema=pa.schema(self._folded_values))
 
-    def _merged(self, before: pa.Table, found: Flags, new: pa.Table) -> pa.Table:
+    def _merged(self, before: pa.Table, is_stored: Flags, new: pa.Table) -> pa.Table:
         """Merge the new partials of each key with the stored ones, if there are any; aggregates with entry tables are
         left out.
         """
@@ -253,7 +255,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         if not before.num_rows:
             return new.select(fields.names)
         both = pa.concat_tables([before.select(fields.names).cast(fields), new.select(fields.names)])
-        grouping = _pairs(np.flatnonzero(found), new.num_rows)
+        grouping = _pairs(np.flatnonzero(is_stored), new.num_rows)
         columns = [latest_of_each(both[LATEST], grouping), *self._merging.merge(both, grouping)]
         return pa.Table.from_arrays(columns, schema=fields)
 
@@ -262,10 +264,10 @@ class UpdatingAggregate(Aggregation, OperatorBase):
     ) -> dict[str, pa.Array]:
         """Add entries to their tables; return the results of the groups that are kept, by column."""
         results: dict[str, pa.Array] = {}
-        for one in self.entries.values():
-            partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
-            before = tuple(one_chunk(stored[field.name]) for field in one.fields)
-            results |= one.named(one.apply(tables, keys, partials, before, kept))
+        for entry_table in self.entries.values():
+            partials = [one_chunk(folded[field.name]) for field in entry_table.accumulator.partial_fields]
+            before = tuple(one_chunk(stored[field.name]) for field in entry_table.fields)
+            results |= entry_table.named(entry_table.apply(tables, keys, partials, before, kept))
         return results
 
     def _collected_before_and_after(
@@ -273,12 +275,12 @@ class UpdatingAggregate(Aggregation, OperatorBase):
     ) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
         """Return the results that contain all entries, before and after an epoch, by column; one row per group."""
         before, after = {}, {}
-        for one in self.entries.values():
-            if one.collects:
-                partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
-                view = tables.get_keyed(one.name)
-                before[one.result_name], after[one.result_name] = one.collected_before_and_after(
-                    view, keys, partials, kept
+        for entry_table in self.entries.values():
+            if entry_table.collects:
+                partials = [one_chunk(folded[field.name]) for field in entry_table.accumulator.partial_fields]
+                view = tables.get_keyed(entry_table.name)
+                before[entry_table.result_name], after[entry_table.result_name] = (
+                    entry_table.collected_before_and_after(view, keys, partials, kept)
                 )
         return before, after
 
@@ -294,11 +296,13 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         for piece in self._few_values(rows):
             keys = piece.select([key.name for key in self.state_keys])
             results = {}
-            for one in self.entries.values():
-                if (partials := _lists_of(one, piece)) is not None:
-                    results[one.result_name] = one.accumulator.finish(partials)
-                elif one.collects:
-                    results[one.result_name] = one.collected_from(elements(one.name, keys), keys)
+            for entry_table in self.entries.values():
+                if (partials := _lists_of(entry_table, piece)) is not None:
+                    results[entry_table.result_name] = entry_table.accumulator.finish(partials)
+                elif entry_table.collects:
+                    results[entry_table.result_name] = entry_table.collected_from(
+                        elements(entry_table.name, keys), keys
+                    )
             yield self._results(piece, piece, results).select(self.outputs[MAIN].columns.names)
 
     def why_incomplete(self) -> str:
@@ -338,10 +342,13 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         """Return results in the columns of the output; `others` has those that are not in the group's row."""
         finished = self._merging.finish([one_chunk(values[field.name]) for field in self._merging.fields])
         results = {field.name: column for field, column in zip(self._merging.output_fields, finished, strict=True)}
-        for one in self.entries.values():
-            name = one.result_name
+        for entry_table in self.entries.values():
+            name = entry_table.result_name
             if name not in others:
-                others = {**others, name: one.finish(tuple(one_chunk(values[field.name]) for field in one.fields))}
+                others = {
+                    **others,
+                    name: entry_table.finish(tuple(one_chunk(values[field.name]) for field in entry_table.fields)),
+                }
         results |= others
         aggregates = [results[field.name] for field in self.partials.output_fields]
         columns = [*(keys[key.name] for key in self.keys), *aggregates, values[LATEST]]
@@ -378,12 +385,12 @@ def _each(count: int) -> Grouping:
     return Grouping(order=np.arange(count, dtype=np.int64), starts=np.arange(count, dtype=np.int64))
 
 
-def _pairs(found: Integers, count: int) -> Grouping:
+def _pairs(stored_places: Integers, count: int) -> Grouping:
     """Return groups of one new row each and its stored row, if any, for a table with the stored rows first."""
-    order = np.concatenate([found, np.arange(count, dtype=np.int64)])
+    order = np.concatenate([stored_places, np.arange(count, dtype=np.int64)])
     by_group = np.argsort(order, kind="stable")
     sizes = np.ones(count, dtype=np.int64)
-    sizes[found] += 1
+    sizes[stored_places] += 1
     return Grouping(order=by_group, starts=np.cumsum(sizes) - sizes)
 
 

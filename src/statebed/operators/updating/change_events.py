@@ -120,8 +120,8 @@ class ChangeEvents(OperatorBase):
         """Yield the rows of all keys that are not deleted, as insertions of the main output."""
         schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
         for stored in tables.get_keyed(EVENTS).scan():
-            found = stored_rows(stored.select(list(self.input.keys)), stored, schema)
-            yield self._standing(found, 1).cast(self.outputs[MAIN].schema)
+            rows = stored_rows(stored.select(list(self.input.keys)), stored, schema)
+            yield self._standing(rows, 1).cast(self.outputs[MAIN].schema)
 
     def _standing(self, events: pa.Table, weight: int) -> pa.Table:
         """Return the rows of events that do not delete them, with a weight."""
@@ -130,8 +130,8 @@ class ChangeEvents(OperatorBase):
 
     def _is_deleted(self, events: pa.Table) -> Flags:
         column = one_chunk(events[self.deleted]).fill_null(False)
-        found: Flags = column.to_numpy(zero_copy_only=False).astype(np.bool_)
-        return found
+        deleted: Flags = column.to_numpy(zero_copy_only=False).astype(np.bool_)
+        return deleted
 
     @property
     def _where(self) -> str:

@@ -118,10 +118,10 @@ class Deduplicate(OperatorBase):
         admitted = self._admitted(rows, clock.late_us)
         keyed = by_key(admitted.rows, self.input, order=self.order)
         view = tables.get_keyed(SEEN)
-        found = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
+        results = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
         late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
         return StepResult(
-            {MAIN: found, LATE: late},
+            {MAIN: results, LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
         )
@@ -137,8 +137,8 @@ class Deduplicate(OperatorBase):
         """Yield the rows of all keys in the state, as insertions of the main output."""
         schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
         for rows in tables.get_keyed(SEEN).scan():
-            found = stored_rows(rows.select(list(self.input.keys)), rows, schema)
-            yield (found if self.keep is Keep.FIRST else weighted_rows(found, 1)).cast(self.outputs[MAIN].schema)
+            kept = stored_rows(rows.select(list(self.input.keys)), rows, schema)
+            yield (kept if self.keep is Keep.FIRST else weighted_rows(kept, 1)).cast(self.outputs[MAIN].schema)
 
     @property
     def _where(self) -> str:
@@ -183,8 +183,8 @@ class Deduplicate(OperatorBase):
 
 def stored_rows(keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of an input, from keys and the values stored for them."""
-    found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
-    columns = [found[name] if name in found else values[name] for name in schema.names]
+    known = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
+    columns = [known[name] if name in known else values[name] for name in schema.names]
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 

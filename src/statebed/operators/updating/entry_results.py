@@ -190,8 +190,13 @@ class _Sum:
 
     def updated(self, changed: ChangedEntries, before: Columns, reads: EntryReads) -> Columns:  # noqa: ARG002 - the changes are enough
         weights = changed.came.astype(np.int64) - changed.left.astype(np.int64)
-        some = np.flatnonzero(weights)
-        added = self._folded(changed.entries.owners[some], changed.entries.values(some), weights[some], changed.groups)
+        changed_rows = np.flatnonzero(weights)
+        added = self._folded(
+            changed.entries.owners[changed_rows],
+            changed.entries.values(changed_rows),
+            weights[changed_rows],
+            changed.groups,
+        )
         stored = np.flatnonzero(validity(before[-1]))
         rows = from_numpy(stored, pa.int64())
         both = [
@@ -302,8 +307,8 @@ class _Deciding(_StoredResult):
         return self.of_sets(known.sets(changed.groups))
 
     def of_sets(self, sets: Multisets) -> Columns:
-        some = sets.sizes > 0
-        rows = from_numpy(self.finishing.deciding(sets), pa.int64(), valid=some)
+        has_entries = sets.sizes > 0
+        rows = from_numpy(self.finishing.deciding(sets), pa.int64(), valid=has_entries)
         *others, value = (column.take(rows) for column in sets.columns)
         counts = [from_numpy(sets.counts, pa.int64()).take(rows)] if self._by_count else []
         return (value, *others, *counts)
@@ -356,8 +361,8 @@ class _Combined(_StoredResult):
     def of_sets(self, sets: Multisets) -> Columns:
         return (self.accumulator.finishing.result(sets),)
 
-    def _both(self, one: Entries, other: Entries, groups: int) -> Entries:
-        (combined,) = self.of_sets(one.and_those(other).sets(groups))
+    def _both(self, entries: Entries, other: Entries, groups: int) -> Entries:
+        (combined,) = self.of_sets(entries.and_those(other).sets(groups))
         return _of_groups(combined).where(validity(combined))
 
 
@@ -392,15 +397,18 @@ class _Percentile(_StoredResult):
         windows = reads.windows.read(groups)
         after = windows.changed(change)
         inside, ranks = after.ranked(self.finishing.at)
-        some = np.flatnonzero(inside)
-        results[some], there[some] = self._between(*after.at_ranks(some, ranks), ranks.share[some]), True
-        reads.windows.update(after, some, change, ranks)
+        in_window = np.flatnonzero(inside)
+        results[in_window], there[in_window] = (
+            self._between(*after.at_ranks(in_window, ranks), ranks.share[in_window]),
+            True,
+        )
+        reads.windows.update(after, in_window, change, ranks)
         rest = groups[~inside[groups]]
         reads.windows.delete(rest[windows.exists[rest]])
-        for found in self._computed(rest, reads):
-            results[found.groups], there[found.groups] = found.values, True
-            if found.windows is not None:
-                reads.windows.put(found.windows)
+        for computed in self._computed(rest, reads):
+            results[computed.groups], there[computed.groups] = computed.values, True
+            if computed.windows is not None:
+                reads.windows.put(computed.windows)
         return (from_numpy(results, pa.float64(), valid=there),)
 
     def of_sets(self, sets: Multisets) -> Columns:
@@ -409,17 +417,17 @@ class _Percentile(_StoredResult):
     def _computed(self, groups: Integers, reads: EntryReads) -> Iterator["_Computed"]:
         """Yield the results of groups from all their entries, with windows for groups that have many."""
         with reads.reservation() as held_bytes:
-            for some, held in _few_at_a_time(groups, reads.pages, held_bytes):
-                yield self._selected(some, reads, held_bytes) if held is None else self._of_entries(held)
+            for few_groups, held in _few_at_a_time(groups, reads.pages, held_bytes):
+                yield self._selected(few_groups, reads, held_bytes) if held is None else self._of_entries(held)
 
     def _of_entries(self, held: Entries) -> "_Computed":
         values = CountedCodes(held.owners, _codes(held.columns[-1]), held.counts).combined()
         groups, starts, sizes = np.unique(values.owners, return_index=True, return_counts=True)
         everything = Windows.none(int(groups[-1]) + 1).with_all(values, groups, starts, sizes)
         _, ranks = everything.ranked(self.finishing.at)
-        found = self._between(*everything.at_ranks(groups, ranks), ranks.share[groups])
+        percentiles = self._between(*everything.at_ranks(groups, ranks), ranks.share[groups])
         large = groups[sizes > MOST_VALUES]
-        return _Computed(groups, found, everything.cut(large, ranks) if len(large) else None)
+        return _Computed(groups, percentiles, everything.cut(large, ranks) if len(large) else None)
 
     def _selected(self, group: Integers, reads: EntryReads, held_bytes: Reservation) -> "_Computed":
         """Compute the result of one group with many entries in several passes over them."""
@@ -470,8 +478,8 @@ class _Percentile(_StoredResult):
         windows = replace(windows, values=held)
         _, ranks = windows.ranked(self.finishing.at)
         groups = np.array([group], dtype=np.int64)
-        found = self._between(*windows.at_ranks(groups, ranks), ranks.share[groups])
-        return _Computed(groups, found, windows.cut(groups, ranks))
+        percentiles = self._between(*windows.at_ranks(groups, ranks), ranks.share[groups])
+        return _Computed(groups, percentiles, windows.cut(groups, ranks))
 
     def _between(self, lower: Doubles, upper: Doubles, share: Doubles) -> Doubles:
         return self.finishing.between(lower, upper, share)

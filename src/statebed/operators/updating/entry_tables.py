@@ -186,9 +186,9 @@ class EntryTable:
         results = []
         for counts, there in zip(counted, (np.ones_like(kept), kept), strict=True):
             summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
-            some = Entries(firsts.owners, firsts.columns, summed).where((summed > 0) & there[firsts.owners])
-            sizes = np.bincount(some.owners, minlength=keys.num_rows).astype(np.int64)
-            results.append(self.accumulator.result(Multisets(some.columns, some.counts, sizes)))
+            present = Entries(firsts.owners, firsts.columns, summed).where((summed > 0) & there[firsts.owners])
+            sizes = np.bincount(present.owners, minlength=keys.num_rows).astype(np.int64)
+            results.append(self.accumulator.result(Multisets(present.columns, present.counts, sizes)))
         return results[0], results[1]
 
     def collected(self, view: KeyedView, keys: pa.Table) -> pa.Array:
@@ -233,10 +233,10 @@ class EntryTable:
         """Add to the counts of entries; return those before and after."""
         if not elements.num_rows:
             return counts, counts
-        stored, found = view.get(elements)
-        old = np.where(found, int64_values(stored[COUNT]), 0)
+        stored, is_stored = view.get(elements)
+        old = np.where(is_stored, int64_values(stored[COUNT]), 0)
         new = old + counts
-        there, gone = np.flatnonzero(new), np.flatnonzero(found & (new == 0))
+        there, gone = np.flatnonzero(new), np.flatnonzero(is_stored & (new == 0))
         if len(there):
             kept = elements if len(there) == len(new) else taken(elements, there)
             view.upsert(kept, pa.table({COUNT: from_numpy(new[there], pa.int64())}))
@@ -252,9 +252,11 @@ def _entries(sets: Multisets) -> Entries:
 def _all(pages: Iterable[Entries], accumulator: EntryAccumulator) -> Entries:
     """Concatenate pages of entries."""
     nothing = tuple(pa.nulls(0, column.kind) for column in accumulator.columns)
-    found = [Entries(np.zeros(0, dtype=np.int64), nothing, np.zeros(0, dtype=np.int64)), *pages]
-    columns = tuple(pa.concat_arrays(list(arrays)) for arrays in zip(*(page.columns for page in found), strict=True))
+    all_pages = [Entries(np.zeros(0, dtype=np.int64), nothing, np.zeros(0, dtype=np.int64)), *pages]
+    columns = tuple(
+        pa.concat_arrays(list(arrays)) for arrays in zip(*(page.columns for page in all_pages), strict=True)
+    )
     owners, counts = (
-        np.concatenate(arrays) for arrays in zip(*((page.owners, page.counts) for page in found), strict=True)
+        np.concatenate(arrays) for arrays in zip(*((page.owners, page.counts) for page in all_pages), strict=True)
     )
     return Entries(owners, columns, counts)

@@ -141,8 +141,8 @@ class Windows:
         total = self.below + inside + self.above
         place = np.maximum(total - 1, 0) * at
         lower, upper = np.floor(place).astype(np.int64), np.ceil(place).astype(np.int64)
-        found = self.exists & (total > 0) & (lower >= self.below) & (upper < self.below + inside)
-        return found, Ranks(lower - self.below, upper - self.below, place - lower)
+        inside_window = self.exists & (total > 0) & (lower >= self.below) & (upper < self.below + inside)
+        return inside_window, Ranks(lower - self.below, upper - self.below, place - lower)
 
     def at_ranks(self, groups: Integers, ranks: "Ranks") -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the values at the lower and the upper rank of some groups, all of which are inside."""
@@ -192,16 +192,16 @@ class WindowTable:
 
     def read(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Windows:
         """Return the windows of some of the groups whose keys are given."""
-        found = Windows.none(keys.num_rows)
-        values = [found.values]
+        windows = Windows.none(keys.num_rows)
+        values = [windows.values]
         for page in view.elements(taken(keys, groups)):
             owners, column = groups[page.groups], one_chunk(page.rows[self._value.name])
             is_value = validity(column)
             heads = np.flatnonzero(~is_value)
             at = owners[heads]
-            found.exists[at] = True
-            found.below[at], found.above[at] = (int64_values(page.rows[name])[heads] for name in (_BELOW, _ABOVE))
-            found.low[at], found.high[at] = (
+            windows.exists[at] = True
+            windows.below[at], windows.above[at] = (int64_values(page.rows[name])[heads] for name in (_BELOW, _ABOVE))
+            windows.low[at], windows.high[at] = (
                 codes_of(float64_values(one_chunk(page.rows[name]))[heads]) for name in (_LOW, _HIGH)
             )
             counts = int64_values(page.rows[_COUNT])
@@ -209,7 +209,7 @@ class WindowTable:
         held = values[0]
         for more in values[1:]:
             held = held.and_those(more)
-        return Windows(found.exists, found.below, found.above, found.low, found.high, held.combined())
+        return Windows(windows.exists, windows.below, windows.above, windows.low, windows.high, held.combined())
 
     def write(self, view: KeyedView, keys: pa.Table, windows: Windows, groups: Integers, values: CountedCodes) -> None:
         """Write the ends of the windows of some groups, and some of their values; those with count 0 are deleted."""

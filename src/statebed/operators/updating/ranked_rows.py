@@ -156,11 +156,11 @@ class RankingStep:
         shape = Partitions(changes([self.index], each), changes(self._user_keys, each))
         numbers = shape.numbers(self.numbering)
         if self.numbering is Numbering.ROW_NUMBER:
-            found = np.flatnonzero(numbers <= self.n)
-            return FirstRows(each[found], numbers[found], np.ones(len(found), dtype=np.int64))
+            within = np.flatnonzero(numbers <= self.n)
+            return FirstRows(each[within], numbers[within], np.ones(len(within), dtype=np.int64))
         firsts = np.cumsum(copies) - copies
-        found = np.flatnonzero(numbers[firsts] <= self.n)
-        return FirstRows(at[found], numbers[firsts[found]], weights[found])
+        within = np.flatnonzero(numbers[firsts] <= self.n)
+        return FirstRows(at[within], numbers[firsts[within]], weights[within])
 
     def _of_touched(self, first: FirstRows) -> FirstRows:
         mine = self._is_touched[self.index[first.at]]

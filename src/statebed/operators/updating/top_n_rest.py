@@ -62,10 +62,10 @@ class RowsBeyond:
         """Return which keys have rows beyond their lists; a key whose list has fewer than n rows has none."""
         old = standing.old
         long = np.flatnonzero(_sizes(standing, np.arange(len(old.index), dtype=np.int64), old.weights) >= standing.n)
-        found = np.zeros(standing.keys, dtype=np.bool_)
+        has_rest = np.zeros(standing.keys, dtype=np.bool_)
         if len(long):
-            found[long] = self.table.counts(self.view, self._touched, long, np.zeros(len(long), dtype=np.int64)) > 0
-        return found
+            has_rest[long] = self.table.counts(self.view, self._touched, long, np.zeros(len(long), dtype=np.int64)) > 0
+        return has_rest
 
     def _is_beyond(self, standing: RankingStep, has_rest: Flags) -> Flags:
         """Return which new rows are after the last row of their key's list, for keys with rows beyond it."""

@@ -152,14 +152,14 @@ class WindowAggregate(WindowedAggregation):
         `until_us`.
         """
         merged = self._merged(panes)
-        found = self.window.windows_of(int64_values(merged[TIME]))
-        chosen = np.ones(len(found.ends), dtype=np.bool_)
+        windows = self.window.windows_of(int64_values(merged[TIME]))
+        chosen = np.ones(len(windows.ends), dtype=np.bool_)
         if after_us is not None:
-            chosen &= found.ends > after_us
+            chosen &= windows.ends > after_us
         if until_us is not None:
-            chosen &= found.ends <= until_us
-        rows = merged.take(from_numpy(found.rows[chosen], pa.int64())).drop_columns([TIME])
-        for name, edges in ((WINDOW_START, found.starts), (WINDOW_END, found.ends)):
+            chosen &= windows.ends <= until_us
+        rows = merged.take(from_numpy(windows.rows[chosen], pa.int64())).drop_columns([TIME])
+        for name, edges in ((WINDOW_START, windows.starts), (WINDOW_END, windows.ends)):
             rows = rows.append_column(name, from_numpy(edges[chosen], TIMESTAMP))
         return rows
 

@@ -141,8 +141,8 @@ class WindowRows:
     def combined_first(self, rows: pa.Table, n: int, numbering: Numbering) -> pa.Table:
         """Return the first n rows of each key and pane from rows of the state."""
         rows = _replaced(rows, SEQUENCE, from_numpy(self._newest(rows), pa.uint64()))
-        found = self.sorted(rows)
-        return self._as_stored(taken(found.rows, np.flatnonzero(found.shape.numbers(numbering) <= n)))
+        ordered = self.sorted(rows)
+        return self._as_stored(taken(ordered.rows, np.flatnonzero(ordered.shape.numbers(numbering) <= n)))
 
     def _newest(self, rows: pa.Table) -> npt.NDArray[np.uint64]:
         """Return, for each row of the state, the greatest sequence of its key and pane."""
@@ -165,12 +165,12 @@ class WindowRows:
 
     def _by_window(self, rows: pa.Table, *, after_us: int | None, until_us: int) -> pa.Table:
         """Return rows once per window that contains them and ends after `after_us` and not after `until_us`."""
-        found = self.window.windows_of(int64_values(rows[TIME]))
-        chosen = found.ends <= until_us
+        windows = self.window.windows_of(int64_values(rows[TIME]))
+        chosen = windows.ends <= until_us
         if after_us is not None:
-            chosen &= found.ends > after_us
-        spread = taken(rows.drop_columns([TIME]), found.rows[chosen])
-        for field, edges in zip(EDGES, (found.starts, found.ends), strict=True):
+            chosen &= windows.ends > after_us
+        spread = taken(rows.drop_columns([TIME]), windows.rows[chosen])
+        for field, edges in zip(EDGES, (windows.starts, windows.ends), strict=True):
             spread = spread.append_column(field, from_numpy(edges[chosen], TIMESTAMP))
         return spread
 

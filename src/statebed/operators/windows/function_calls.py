@@ -139,16 +139,16 @@ class WindowCall:
         counts = _since_start(np.cumsum(valid.astype(np.int64)), valid.astype(np.int64), shape)
         if self.call is WindowFunction.RUNNING_COUNT:
             return from_numpy(counts, pa.int64())
-        some = counts > 0
+        has_values = counts > 0
         if pa.types.is_integer(column.type):
             whole = _running_integers(column.cast(pa.int64()), valid, shape, name=str(self.column))
             if self.call is WindowFunction.RUNNING_SUM:
-                return from_numpy(whole, pa.int64(), valid=some)
-            return from_numpy(whole / np.maximum(counts, 1), pa.float64(), valid=some)
+                return from_numpy(whole, pa.int64(), valid=has_values)
+            return from_numpy(whole / np.maximum(counts, 1), pa.float64(), valid=has_values)
         sums = _running_floats(np.where(valid, float64_values(column.cast(pa.float64())), 0.0), shape)
         if self.call is WindowFunction.RUNNING_AVG:
             sums = sums / np.maximum(counts, 1)
-        return from_numpy(sums, pa.float64(), valid=some)
+        return from_numpy(sums, pa.float64(), valid=has_values)
 
 
 def _since_start(totals: Integers, values: Integers, shape: Partitions) -> Integers:

@@ -79,18 +79,18 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
     return Sessions(key_index[starts], times[starts], times[lasts] + gap_us, folded)
 
 
-def merged_sessions(some: Sessions, others: Sessions, partials: Partials) -> Sessions:
+def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) -> Sessions:
     """Merge sessions of a key that overlap or touch; the result is sorted by key and start."""
-    keys = np.concatenate([some.key_index, others.key_index])
-    starts = np.concatenate([some.starts, others.starts])
-    ends = np.concatenate([some.ends, others.ends])
+    keys = np.concatenate([sessions.key_index, others.key_index])
+    starts = np.concatenate([sessions.starts, others.starts])
+    ends = np.concatenate([sessions.ends, others.ends])
     order = np.lexsort((ends, starts, keys)).astype(np.int64)
     latest = _running_ends(keys[order], ends[order])
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
     grouping = Grouping(order=order, starts=np.flatnonzero(begins))
     lasts = np.append(grouping.starts[1:], len(order))[: grouping.groups] - 1
-    both = pa.concat_tables([some.partials, others.partials])
+    both = pa.concat_tables([sessions.partials, others.partials])
     merged = pa.Table.from_arrays(partials.merge(both, grouping), schema=both.schema)
     firsts = grouping.first_rows
     return Sessions(keys[firsts], starts[firsts], latest[lasts], merged)

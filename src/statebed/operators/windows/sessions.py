@@ -118,14 +118,16 @@ class SessionAggregate(WindowedAggregation):
         view = tables.get_keyed(SESSIONS)
         keyed = by_key(rows, self.inputs[0])
         keys, place = self._touched(tables, keyed.keys, clock.watermark_us)
-        stored, found = view.get(keys)
+        stored, is_stored = view.get(keys)
         old = stored_sessions(one_chunk(stored[SESSIONS]), self.partials)
         new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.partials)
         merged = merged_sessions(old, new, self.partials)
         gone = np.zeros(len(merged), dtype=np.bool_)
         if clock.watermark_us is not None:
             gone = merged.ends + self.lateness_us <= clock.watermark_us
-        self._kept(tables, keys, merged.where(~gone), found=found, stored=stored, watermark_us=clock.watermark_us)
+        self._kept(
+            tables, keys, merged.where(~gone), is_stored=is_stored, stored=stored, watermark_us=clock.watermark_us
+        )
         before = self._results(keys, old.where(self._shown(old, clock.late_us)))
         after = self._results(keys, merged.where(self._shown(merged, clock.watermark_us)))
         output = self.outputs[MAIN]
@@ -149,14 +151,14 @@ class SessionAggregate(WindowedAggregation):
         keys: pa.Table,
         kept: Sessions,
         *,
-        found: Flags,
+        is_stored: Flags,
         stored: pa.Table,
         watermark_us: int | None,
     ) -> None:
         """Write the sessions that stay, and set a timer of each key for the first of them that will change."""
         view, timers = tables.get_keyed(SESSIONS), tables.get_time_keyed(TIMERS)
         counts = np.bincount(kept.key_index, minlength=keys.num_rows)
-        view.delete(filtered(keys, found & (counts == 0)))
+        view.delete(filtered(keys, is_stored & (counts == 0)))
         filled = np.flatnonzero(counts)
         if not len(filled):
             return
@@ -168,10 +170,10 @@ class SessionAggregate(WindowedAggregation):
         if watermark_us is not None:
             is_armed &= armed > watermark_us
         timed = np.where(is_armed, armed, first)
-        some = taken(keys, filled)
+        filled_keys = taken(keys, filled)
         values = {SESSIONS: kept.lists(counts[filled]), PENDING: from_numpy(timed, TIMESTAMP)}
-        view.upsert(some, pa.table(values))
-        unarmed = filtered(some, ~is_armed)
+        view.upsert(filled_keys, pa.table(values))
+        unarmed = filtered(filled_keys, ~is_armed)
         timers.append(unarmed.append_column(pa.field(TIME, TIMESTAMP), from_numpy(first[~is_armed], TIMESTAMP)))
 
     def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
@@ -196,9 +198,9 @@ class SessionAggregate(WindowedAggregation):
 
     def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
         """Return rows of the main output, without weights, sorted by key and start."""
-        some = taken(keys, sessions.key_index)
+        session_keys = taken(keys, sessions.key_index)
         columns = [
-            *(some[key.name] for key in self.keys),
+            *(session_keys[key.name] for key in self.keys),
             from_numpy(sessions.starts, TIMESTAMP),
             from_numpy(sessions.ends, TIMESTAMP),
             *self.partials.finish([one_chunk(sessions.partials[field.name]) for field in self.partials.fields]),

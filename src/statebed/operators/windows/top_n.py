@@ -92,10 +92,10 @@ class WindowTopN(WindowOperator):
         closed = self._rows.close(view, rows, clock)
         numbers = closed.shape.numbers(self.numbering)
         first = np.flatnonzero(numbers <= self.n)
-        found = taken(closed.rows, first)
-        columns = [found[field.name] for field in self._rows.leading]
+        results = taken(closed.rows, first)
+        columns = [results[field.name] for field in self._rows.leading]
         columns += [from_numpy(numbers[first].astype(np.int32), pa.int32()) for _ in number_field(self.number)]
-        columns.append(from_numpy(int64_values(found[WINDOW_END]) - 1, TIMESTAMP))
+        columns.append(from_numpy(int64_values(results[WINDOW_END]) - 1, TIMESTAMP))
         late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
         return StepResult(
             {MAIN: pa.Table.from_arrays(columns, schema=self.outputs[MAIN].schema), LATE: late},
@@ -114,8 +114,8 @@ class WindowTopN(WindowOperator):
 
     def _first(self, rows: pa.Table) -> pa.Table:
         """Return the first n rows of each key and pane."""
-        found = self._rows.sorted(rows)
-        return taken(found.rows, np.flatnonzero(found.shape.numbers(self.numbering) <= self.n))
+        ordered = self._rows.sorted(rows)
+        return taken(ordered.rows, np.flatnonzero(ordered.shape.numbers(self.numbering) <= self.n))
 
     @cached_property
     def _rows(self) -> WindowRows:

@@ -121,7 +121,7 @@ class _Column:
             return F.element_at(F.array(*map(F.lit, values)), (F.pmod(chance, F.lit(len(values))) + 1).cast("int"))
         if self.options.get("kind") == "sequence" and isinstance(kind, IntegralType | StringType):
             return row + int(self._number("start", 0))
-        for types, made in (
+        for types, build in (
             (IntegralType, self._integer),
             (DoubleType | FloatType | DecimalType, self._fraction),
             (BooleanType, lambda: F.pmod(chance, F.lit(2)) == 0),
@@ -130,7 +130,7 @@ class _Column:
             (StringType, lambda: F.substring(F.md5(chance.cast("string")), 1, int(self._number("length", 8)))),
         ):
             if isinstance(kind, types):
-                return made()
+                return build()
         raise self.request.source.mistake(
             f"'datagen' cannot fill the column {self.name!r} of type {kind.simpleString()}",
             self.request.statement.name.span,

@@ -155,9 +155,9 @@ class SqlTableSink(BaseSink):
 
     def open(self, run: int) -> SinkPosition | None:
         def opened(transaction: Transaction) -> SinkPosition | None:
-            made = self._make(transaction)
+            created = self._make(transaction)
             before = self._position(transaction)
-            if before is not None and made:
+            if before is not None and created:
                 before = SinkPosition(run=before.run, epoch=0)
             if before is not None and before.run >= run:
                 raise self.fenced(run, before.run, where=self._where)

@@ -30,9 +30,9 @@ class Explanation(str):
     _picture: str
 
     def __new__(cls, text: str, picture: str) -> Self:
-        made = super().__new__(cls, text)
-        made._picture = picture
-        return made
+        explanation = super().__new__(cls, text)
+        explanation._picture = picture
+        return explanation
 
     def picture(self) -> str:
         """Return the graph of the job as SVG text."""

@@ -134,8 +134,8 @@ class Job(SparkNames):
 
         Without `returns`, the function must be declared with `sb.udf`. It is also registered in the Spark session.
         """
-        made = self.graph.register_function(name, function, returns)
-        register_in_spark(self.spark, name, made)
+        registered = self.graph.register_function(name, function, returns)
+        register_in_spark(self.spark, name, registered)
 
     def source(
         self,
@@ -424,7 +424,7 @@ class Job(SparkNames):
         """Add a sink to the job."""
         forwarded = stream.forwarded()
         derived = self._derived_name(forwarded, sink)
-        made = make_sink(
+        new_sink = make_sink(
             sink,
             output=forwarded.output,
             operator_id=derived,
@@ -438,15 +438,15 @@ class Job(SparkNames):
         )
         where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
-        unnamed = made if name is None and isinstance(made, BaseSink) and made.sink_id == derived else None
+        unnamed = new_sink if name is None and isinstance(new_sink, BaseSink) and new_sink.sink_id == derived else None
         is_direct = isinstance(self.graph.nodes[forwarded.edge.node], OperatorNode)
         if unnamed is not None and not is_direct and derived in self._sinks:
             apart = unnamed.target or self.graph.origin(forwarded.edge)
             unnamed.rename(derived_name([derived], distinguished_by=apart))
-        check_places(made, state_url=self._store.url, others=others, where=where)
-        self._sinks[made.sink_id] = (made, forwarded.edge)
+        check_places(new_sink, state_url=self._store.url, others=others, where=where)
+        self._sinks[new_sink.sink_id] = (new_sink, forwarded.edge)
         if unnamed is not None:
-            self._derived.add(made.sink_id)
+            self._derived.add(new_sink.sink_id)
 
     def _derived_name(self, stream: JobStream, sink: SinkLike) -> str:
         """Derive the name of a sink from its operator, and after row-wise steps also from its kind."""

@@ -98,14 +98,14 @@ def _known(
     before = wanted.output
     weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
     schema = pa.schema([*before.columns, *weight])
-    made = arrow_schema(transform(to_data_frame(session, schema.empty_table())).schema)
-    if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
+    returned = arrow_schema(transform(to_data_frame(session, schema.empty_table())).schema)
+    if weight and (WEIGHT not in returned.names or returned.field(WEIGHT).type != pa.int64()):
         raise InputError(
             f"the stream is a changelog, but the function in transform() returns rows without {WEIGHT} (a bigint)",
             where=wanted.where,
             fix=f"keep the column {WEIGHT}: +n inserts the row n times, -n retracts it n times",
         )
-    after = Output(pa.schema([field for field in made if not weight or field.name != WEIGHT]), before.changes)
+    after = Output(pa.schema([field for field in returned if not weight or field.name != WEIGHT]), before.changes)
     inner = KINDS[kind].made(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
     frame = _framed(session, transform)
     return TransformedSink(inner, lambda rows: frame(rows).toArrow(), schema=pa.schema([*after.columns, *weight]))

@@ -157,9 +157,9 @@ class JobStream(Stream):
             self.graph.timed(source, time.column, time.delay_us, where=where)
         step = FrameStep(columns, where, None if time is None else time.column)
         edge = Edge(self.graph.add(StepNode(step, (self.edge,), Changes.APPEND)))
-        made = source_frame(df, time, position=self.frame.position)
+        transformed = source_frame(df, time, position=self.frame.position)
         leaves = (source,) * len(streams_of(df))
-        self.job.frames[edge] = SparkFrame(made, time is not None, self.frame.position, leaves)
+        self.job.frames[edge] = SparkFrame(transformed, time is not None, self.frame.position, leaves)
         return self.at(edge)
 
     def union(self, *others: "Stream") -> Self:
@@ -214,11 +214,11 @@ class JobStream(Stream):
     def _added(self, node: Node) -> Self:
         if isinstance(node, OperatorNode):
             self._check(node)
-        made = super()._added(node)
+        added = super()._added(node)
         frame = self._derived(node)
         if frame is not None:
-            self.job.frames[made.edge] = frame
-        return made
+            self.job.frames[added.edge] = frame
+        return added
 
     def _check(self, node: OperatorNode) -> None:
         """Check for what Spark or the state would refuse, at the line that adds the operator."""
@@ -244,22 +244,22 @@ class JobStream(Stream):
         df = self.frame.df
         try:
             if isinstance(node.step, Where):
-                made = df.where(_column(node.step.condition))
+                derived = df.where(_column(node.step.condition))
             elif isinstance(node.step, Explode):
-                made = _exploded(df, node.step)
+                derived = _exploded(df, node.step)
             else:
                 assert isinstance(node.step, Select)
-                made = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
+                derived = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
         except PySparkException as error:
             raise input_error(error, df, where=f"columns {', '.join(self.columns)}") from error
-        return SparkFrame(made, self.frame.is_timed, self.frame.position, self.frame.leaves)
+        return SparkFrame(derived, self.frame.is_timed, self.frame.position, self.frame.leaves)
 
 
 def _exploded(df: DataFrame, step: Explode) -> DataFrame:
     """Return the rows of an explode step as Spark computes them."""
-    made = _GENERATORS[step.inline, step.position, step.outer](_column(step.value)).alias(*step.names)
+    generated = _GENERATORS[step.inline, step.position, step.outer](_column(step.value)).alias(*step.names)
     kept = [name for name in (*step.before.names, *HIDDEN) if name not in step.names]
-    exploded = df.select(*map(quoted, kept), made)
+    exploded = df.select(*map(quoted, kept), generated)
     return exploded.select(*map(quoted, step.columns.names), *HIDDEN)
 
 

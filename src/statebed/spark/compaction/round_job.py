@@ -84,9 +84,9 @@ class SparkRounds:
     def begin(self, tasks: Sequence[CompactionTask]) -> Round:
         if self._thread.ident is None:
             self._thread.start()
-        made: Future[list[Result]] = Future()
-        self._orders.put((tasks, made))
-        return _SparkRound(self._session, self._group, made, time.monotonic())
+        results: Future[list[Result]] = Future()
+        self._orders.put((tasks, results))
+        return _SparkRound(self._session, self._group, results, time.monotonic())
 
     def close(self) -> None:
         self._orders.put(None)
@@ -100,11 +100,11 @@ class SparkRounds:
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            tasks, made = order
+            tasks, results = order
             try:
-                made.set_result(self._run(tasks))
+                results.set_result(self._run(tasks))
             except BaseException as error:  # noqa: BLE001 - raised again where the result is taken
-                made.set_exception(error)
+                results.set_exception(error)
 
     def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:
         context = self._session.sparkContext
@@ -125,18 +125,18 @@ class SparkRounds:
 class _SparkRound:
     session: SparkSession
     group: str
-    made: Future[list[Result]]
+    results: Future[list[Result]]
     began: float
 
     @property
     def done(self) -> bool:
-        return self.made.done()
+        return self.results.done()
 
     def wait(self, seconds: float) -> None:
-        wait([self.made], timeout=seconds)
+        wait([self.results], timeout=seconds)
 
     def result(self) -> Sequence[Result]:
-        return self.made.result(timeout=0)
+        return self.results.result(timeout=0)
 
     def cancel(self) -> None:
         try:

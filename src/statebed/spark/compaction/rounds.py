@@ -274,18 +274,18 @@ class CompactionRounds:
         except Exception as error:  # noqa: BLE001 - a round may fail in any way, and none of them stops the job
             self._pause(epoch, f"{error}")
             return
-        made = [result for result in results if isinstance(result, CompactedSubtask)]
+        compacted = [result for result in results if isinstance(result, CompactedSubtask)]
         for failure in (result for result in results if not isinstance(result, CompactedSubtask)):
             self._pause(epoch, failure)
-        if len(made) == len(results):
+        if len(compacted) == len(results):
             self._failed_in_a_row = 0
-        self._waiting = tuple(subtask for subtask in made if subtask.edits)
+        self._waiting = tuple(subtask for subtask in compacted if subtask.edits)
         if not self._waiting:
             # A worker with another memory budget may find nothing to compact.
             self._pause_until = max(self._pause_until, epoch + self._options.every_epochs)
         read_bytes, written_bytes = (
-            sum(subtask.read_bytes for subtask in made),
-            sum(subtask.written_bytes for subtask in made),
+            sum(subtask.read_bytes for subtask in compacted),
+            sum(subtask.written_bytes for subtask in compacted),
         )
         self._count(read_bytes=read_bytes, written_bytes=written_bytes)
         logger = self._logger.about(epoch=self._round_epoch)

@@ -109,8 +109,8 @@ def column_of(value: Value) -> Column:
     columns = [column_of(value_) for value_ in value.values]
     if value.aggregate.function.counts_rows:
         columns = [F.lit(True) if not columns else F.when(columns[0].isNotNull(), True)]
-    made = columns[value.part]
-    return made if value.condition is None else F.when(column_of(value.condition), made)
+    column = columns[value.part]
+    return column if value.condition is None else F.when(column_of(value.condition), column)
 
 
 def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:

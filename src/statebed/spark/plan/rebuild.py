@@ -63,7 +63,7 @@ def _rebuilt(
     record: pb.CheckpointMetadata,
 ) -> Iterator[Rebuilt]:
     with tempfile.TemporaryDirectory(prefix="statebed-rebuild-") as folder:
-        made = LocalStore(folder)
+        local = LocalStore(folder)
         files = []
         with TableManager(task, operator.tables, store, restore_from=record) as manager:
             for number, results in enumerate(operator.results_in_state(manager)):
@@ -71,6 +71,6 @@ def _rebuilt(
                 if rows.num_rows:
                     data = encode_outbox(rows.drop_columns([TIME]))
                     path = f"{operator.operator_id}-{number}.{digest(data)}.parquet"
-                    made.put(path, data)
+                    local.put(path, data)
                     files.append(pb.OutboxFile(path=path, size=len(data), rows=rows.num_rows, crc32c=crc32c(data)))
-        yield Rebuilt(tuple(files), made)
+        yield Rebuilt(tuple(files), local)

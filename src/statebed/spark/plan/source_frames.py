@@ -153,9 +153,11 @@ def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column]
 
 
 def _feed_columns(feed: Feed) -> list[Column]:
-    made = dict(feed.values)
+    values = dict(feed.values)
     time = [] if feed.time is None else [named_column(feed.time.name)]
-    return [column_of(made[name]) if name in made else named_column(name) for name in feed.input.columns.names] + time
+    return [
+        column_of(values[name]) if name in values else named_column(name) for name in feed.input.columns.names
+    ] + time
 
 
 class _Slots:

@@ -391,19 +391,19 @@ class Block:
         if complete and self.disk_bytes > most_bytes:
             longest = max((frozen_run.run.hashes for frozen_run in chosen), key=len)
             edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * most_bytes)))
-        made = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
+        merged = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
         if not len(edges):
             for merged_run in chosen:
                 merged_run.remove()
-            self._frozen = (made[0], *self._frozen[count:])
+            self._frozen = (merged[0], *self._frozen[count:])
             self._located = None
             return [self]
         loose = self.loose()
-        over = [None] * len(made) if loose is None else cut_at(loose, edges)
+        over = [None] * len(merged) if loose is None else cut_at(loose, edges)
         ranges = ranges_between(self.owned, edges)
         return [
             Block(owned, self._table, main=main, frozen=(run,))
-            for owned, main, run in zip(ranges, over, made, strict=True)
+            for owned, main, run in zip(ranges, over, merged, strict=True)
         ]
 
     @property

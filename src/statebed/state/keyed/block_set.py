@@ -199,8 +199,8 @@ class Blocks:
             if slot.gone or slot.block.present or slot.changes != changes:
                 return [slot]
             ranges = ranges_between(owned, edges)
-            made = self._replaced(slot, [Block(span, self._table, split_depth=depth + 1) for span in ranges])
-        return [made[at] for at in np.unique(np.searchsorted(edges, hashes, side="right")).tolist()]
+            slots = self._replaced(slot, [Block(span, self._table, split_depth=depth + 1) for span in ranges])
+        return [slots[at] for at in np.unique(np.searchsorted(edges, hashes, side="right")).tolist()]
 
     def await_loans(self, hashes: Hashes) -> None:
         """Wait, while memory is short, until a checkpoint has returned the blocks that a write would have to copy.
@@ -417,10 +417,10 @@ class Blocks:
         with self._memory.reserve(self._owner, Purpose.MERGES, _COPIES * piece), self.locked():
             blocks = slot.block.merge(self._tiers.folder, most_bytes=self._spilled_bytes, piece_bytes=piece)
             self._charges.uncount(slot)
-            made = self._replaced(slot, blocks)
-            for part in made:
+            parts = self._replaced(slot, blocks)
+            for part in parts:
                 self._charges.account(part, self._memory.moment())
-            self._to_count += made
+            self._to_count += parts
         give_back_pages()
 
     def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
@@ -431,10 +431,10 @@ class Blocks:
         slot.gone = True
         self._charges.release(slot)
         index = self._slots.index(slot)
-        made = [self._charges.slot(block) for block in blocks]
-        self._slots[index : index + 1] = made
+        slots = [self._charges.slot(block) for block in blocks]
+        self._slots[index : index + 1] = slots
         self._edges = self._edges_of_slots()
-        return made
+        return slots
 
     def _count(self, slot: Slot) -> None:
         """Count the files of a block, if they are copies, towards the local cache."""

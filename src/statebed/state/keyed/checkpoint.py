@@ -73,8 +73,8 @@ class TakenChanges:
         # A piece while it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8)
         with memory.reserve(self._owner, Purpose.WRITES, room), durable.changing(announce):
-            made = [(edit, durable.apply(edit, name_of)) for edit in self.edits]
-            uploads = [upload for _, made_uploads in made for upload in made_uploads or ()]
+            applied = [(edit, durable.apply(edit, name_of)) for edit in self.edits]
+            uploads = [upload for _, made_uploads in applied for upload in made_uploads or ()]
             if self.rows:
                 unreadable = frozenset(upload.path for upload in uploads)
                 merged: Delta = durable.deltas_to_compact(self._queue.reading, unreadable=unreadable)
@@ -90,7 +90,7 @@ class TakenChanges:
                     file_bytes=self._file_bytes,
                 )
         self._end()
-        self._queue.settle(self.edits, applied=[edit for edit, made_uploads in made if made_uploads is not None])
+        self._queue.settle(self.edits, applied=[edit for edit, made_uploads in applied if made_uploads is not None])
         return KeyedCheckpoint(metadata=durable.metadata(subtask_index), uploads=tuple(uploads))
 
     def put_back(self) -> None:

@@ -42,11 +42,11 @@ def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
     """
     if len(runs) == 1:
         return [part.without_forgotten() for part in cut_at(runs[0], edges)]
-    made = []
+    merged = []
     for starts, ends in itertools.pairwise(zip(*(cuts_at(run.hashes, edges) for run in runs), strict=True)):
         first, *others = (run.slice(start, end) for run, start, end in zip(runs, starts, ends, strict=True))
-        made.append(first.merged(others))
-    return made
+        merged.append(first.merged(others))
+    return merged
 
 
 def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: float) -> list[pb.HashRange]:

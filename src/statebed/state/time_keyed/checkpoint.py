@@ -108,8 +108,8 @@ def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_o
     fresh = taken.spans()
     for edit in taken.edits:
         if edit.applies_to(live.files):
-            live, made = _edited(state, live, edit, name_of, fresh=fresh)
-            uploads |= made
+            live, of_edit = _edited(state, live, edit, name_of, fresh=fresh)
+            uploads |= of_edit
             state.edits_applied += 1
         else:
             edit.discard()
@@ -121,10 +121,10 @@ def _edited(
     state: TimeKeyedState, live: LiveFiles, edit: Edit, name_of: NameOf, *, fresh: Sequence[pb.FileEntry] = ()
 ) -> WrittenValues:
     """Replace the inputs of an edit by its outputs."""
-    made = [state.staged_file(file, name_of) for file in edit.outputs]
-    files = edit.applied_to(live.files, [entry for entry, _ in made])
-    live = replace(live, files=files, schemas=state.schemas if made else live.schemas)
-    return live.without_idle_tombstones(fresh=fresh), {upload.path: upload for _, upload in made}
+    staged = [state.staged_file(file, name_of) for file in edit.outputs]
+    files = edit.applied_to(live.files, [entry for entry, _ in staged])
+    live = replace(live, files=files, schemas=state.schemas if staged else live.schemas)
+    return live.without_idle_tombstones(fresh=fresh), {upload.path: upload for _, upload in staged}
 
 
 def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> WrittenValues:

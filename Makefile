@@ -57,7 +57,7 @@ release: env  ## build the packages, check them in an empty environment, run the
 	$(BIN)/python scripts/release.py
 
 clean:  ## remove the environment, caches and demo state
-	rm -rf $(VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
+	rm -rf $(VENV) $(DOCS_VENV) .venv-spark-* .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
 
 # ---- documentation ---------------------------------------------------------------------------------------
 
@@ -143,6 +143,10 @@ test-docs: env  ## every code block of README and docs
 test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
 	$(call timed,azure,$(PYTEST) tests/azure)
 
+VERSIONS ?=
+test-versions: env  ## a smoke set on every supported Spark (VERSIONS="4.1"); all together write the table of docs/reference/versions.md
+	$(call timed,versions,$(BIN)/python scripts/spark_versions.py $(VERSIONS))
+
 KILLS ?= 50
 test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
 	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
@@ -157,4 +161,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench
+.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-versions test-kills soak-cluster test-long bench

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from statebed.queries.job import QueryJob
 from statebed.queries.writer import StreamWriter
+from statebed.spark.session import check_session
 
 
 def stream(
@@ -52,5 +53,5 @@ def write_stream(
     >>> query.await_termination()
     True
     """
-    job = {"spark": df.sparkSession, "memory": memory, "parallelism": parallelism, "settings": settings}
+    job = {"spark": check_session(df.sparkSession), "memory": memory, "parallelism": parallelism, "settings": settings}
     return StreamWriter(df, clock=clock, approximate=approximate, job=job)

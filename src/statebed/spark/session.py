@@ -19,7 +19,7 @@ from statebed.spark.console_log import shorten_console_log
 
 MINIMUM_SPARK = (4, 1)
 _LOOPBACK = "127.0.0.1"
-_NO_CONNECT = "the controller runs inside the driver, which Connect does not allow"
+_NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect does not allow"
 _BETWEEN = "\u0001"
 
 
@@ -109,7 +109,8 @@ def check_session(session: Any) -> SparkSession:
     if _is_connect(session):
         raise InputError(
             f"this is a Spark Connect session; {_NO_CONNECT}",
-            fix="run the job in the driver's process with a classic session: SparkSession.builder.master(...)",
+            fix="run the program where the driver runs (spark-submit, or a job of the platform), with a classic "
+            "session: SparkSession.builder.master(...)",
         )
     if not isinstance(session, SparkSession):
         raise InputError(

@@ -416,3 +416,19 @@ def test_a_large_epoch_waits_for_the_clients_queue(broker: Broker) -> None:
     found = sent(broker, lambda topic: kafka_sink(broker.servers, topic, output=ROWS, key=()), epoch_of(ROWS, rows))
     assert len(found) == len(rows)
     assert [json.loads(value)["n"] for _, value in found[:3]] == [0, 1, 2]
+
+
+def test_a_topic_with_keys_whose_partitions_were_added_is_refused_until_their_number_is_given(
+    broker: Broker, store: ObjectStore
+) -> None:
+    topic = broker.new_topic(partitions=2)
+    run = publish(store, kafka_sink(broker.servers, topic), 2)
+    last = run.head.epoch
+    kafka_sink(broker.servers, topic).check(last_number=last)
+    broker.add_partitions(topic, 4)
+    with pytest.raises(InputError, match=r"had 2 partitions and has 4 now[\s\S]*new topic[\s\S]*partitions=4"):
+        kafka_sink(broker.servers, topic).check(last_number=last)
+    accepted = kafka_sink(broker.servers, topic, layout=TopicLayout(partitions=4))
+    accepted.check(last_number=last)
+    last = publish(store, accepted, 1).head.epoch
+    kafka_sink(broker.servers, topic).check(last_number=last)

@@ -22,13 +22,13 @@ from statebed.sinks.kafka import Encoding, KafkaCluster, KafkaTopicSink, Message
 from statebed.sinks.kafka.topic import Topic
 from statebed.sinks.lake import (
     DeltaLakeTable,
-    IcebergCatalog,
     IcebergLakeTable,
     LakeRows,
     LakeSink,
     LakeTable,
     TableLayout,
-    folder_catalog,
+    catalog_of,
+    check_identifier,
 )
 from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink
@@ -153,21 +153,13 @@ def _delta(wanted: SinkRequest) -> BaseSink:
 def _iceberg(wanted: SinkRequest) -> BaseSink:
     example = "write('iceberg', path='lake', table='rides.minutes'), or catalog={'type': 'rest', 'uri': '...'}"
     name = wanted.needed("table", example)
-    if "." not in name:
-        raise InputError(f"the table {name!r} has no namespace", where=wanted.where, fix=f"write table='rides.{name}'")
+    check_identifier(name, where=wanted.where)
     rows = _lake_rows(wanted)
     layout = _layout(wanted, rows, partitions=None)
-    catalog_option = wanted.options.get("catalog")
-    if (catalog_option is None) == (wanted.path is None):
-        raise InputError("the sink needs either path= or catalog=", where=wanted.where, fix=example)
-    if wanted.path is not None:
-        table = IcebergLakeTable(name, catalog=folder_catalog(wanted.path), layout=layout, folder=wanted.path)
-        return _lake(wanted, table, rows)
-    properties = {} if isinstance(catalog_option, str) else _texts(wanted, "catalog")
-    catalog = IcebergCatalog(
-        catalog_option if isinstance(catalog_option, str) else properties.pop("name", "default"), properties
-    )
-    return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout), rows)
+    option = wanted.options.get("catalog")
+    properties = option if option is None or isinstance(option, str) else _texts(wanted, "catalog")
+    catalog = catalog_of(wanted.path, properties, where=wanted.where, fix=example)
+    return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout, folder=wanted.path), rows)
 
 
 def _lake(wanted: SinkRequest, table: LakeTable, rows: LakeRows) -> BaseSink:

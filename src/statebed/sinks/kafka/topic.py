@@ -2,7 +2,7 @@
 
 The position of a sink is the committed offset of partition 0 of its topic, in a consumer group of its own that is named
 after the topic. The offset is the epoch. The metadata of the offset, a JSON text, holds the owner ("job/sink"), the
-run, and the id of the topic, by which a re-created topic is recognised.
+run, the id of the topic, by which a re-created topic is recognised, and its number of partitions.
 """
 
 import importlib
@@ -62,6 +62,8 @@ class Stored(msgspec.Struct, frozen=True):
     owner: str
     run: int
     topic_id: str
+    partitions: int = 0
+    """Number of partitions of the topic when the position was committed; 0 if it was not stored."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Position:
 
     owner: str
     at: SinkPosition
+    partitions: int
+    """Number of partitions of the same topic at that position, or 0 if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +190,9 @@ class Topic:
                 fix="somebody else committed offsets for this group; delete the group, and the next start lists the "
                 "choices for a sink without a position",
             ) from None
-        epoch = offset if stored.topic_id == facts.topic_id else 0
-        return Position(stored.owner, SinkPosition(run=stored.run, epoch=epoch))
+        is_same = stored.topic_id == facts.topic_id
+        position = SinkPosition(run=stored.run, epoch=offset if is_same else 0)
+        return Position(stored.owner, position, stored.partitions if is_same else 0)
 
     def create(self, layout: TopicLayout, *, compacted: bool) -> TopicFacts:
         """Create the topic and wait until it can be described."""
@@ -296,6 +301,6 @@ def _admin_module() -> ModuleType:
 
 def offsets_of(topic: Topic, facts: TopicFacts, *, owner: str, position: SinkPosition) -> "list[TopicPartition]":
     """Return the offset that stores a position."""
-    stored = Stored(owner=owner, run=position.run, topic_id=facts.topic_id)
+    stored = Stored(owner=owner, run=position.run, topic_id=facts.topic_id, partitions=facts.partitions)
     metadata = msgspec.json.encode(stored).decode()
     return [driver().TopicPartition(topic.name, 0, position.epoch, metadata=metadata)]

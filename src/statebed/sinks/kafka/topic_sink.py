@@ -98,6 +98,7 @@ class KafkaTopicSink(BaseSink):
                 where=self._topic.where,
                 fix="write('kafka', ..., key=...), or choose a topic with cleanup.policy=delete",
             )
+        self._check_partitions(facts)
         position = self._held(facts)
         if position is not None and max(position.epoch, position.run) > last_number:
             raise InputError(
@@ -107,6 +108,21 @@ class KafkaTopicSink(BaseSink):
                 fix=f"choose another topic, or delete the topic and the group {self._topic.group}, or restore the "
                 "state it belongs to",
             )
+
+    def _check_partitions(self, facts: TopicFacts | None) -> None:
+        """Raise InputError if keys may have moved: with more partitions, Kafka puts most keys into other ones."""
+        position = self._topic.position(facts)
+        if facts is None or position is None or not self._encoder.is_keyed:
+            return
+        if position.partitions in {0, facts.partitions} or facts.partitions == self._layout.partitions:
+            return
+        raise InputError(
+            f"the topic had {position.partitions} partitions and has {facts.partitions} now: a key may have older "
+            "messages in another partition, which readers do not see in order, and which compaction keeps",
+            where=self._topic.where,
+            fix=f"write to a new topic; or delete this one and start with sinks={{{self.sink_id!r}: 'rebuild'}} if its "
+            f"results are kept in state; or continue as it is with write(..., partitions={facts.partitions})",
+        )
 
     def _held(self, facts: TopicFacts | None) -> SinkPosition | None:
         """Return the position; raise InputError if the topic belongs to another sink."""

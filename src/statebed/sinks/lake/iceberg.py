@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import from_numpy
-from statebed.errors import InputError, MissingDependencyError, SinkError, StatebedError
+from statebed.errors import InputError, MissingDependencyError, SinkError, StatebedError, StorageError
 from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
@@ -33,6 +33,8 @@ _WIDER = {
 """Types of a job's column that the table's column may be wider than, and the other way round after an evolution."""
 _COUNTED = ("int", "long", "date", "string", "timestamp", "timestamptz")
 """Types whose bounds order their values as Arrow does."""
+REWRITES = "statebed.rewrites"
+"""Entry in the summary of a snapshot whose files hold the same rows as those that it removes."""
 _NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
 """Properties of new tables: without them, every commit leaves a metadata file behind for ever."""
 
@@ -65,6 +67,41 @@ def folder_catalog(path: str) -> IcebergCatalog:
     return IcebergCatalog(
         properties={"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder}"}
     )
+
+
+def catalog_of(path: str | None, catalog: str | Mapping[str, str] | None, *, where: str, fix: str) -> IcebergCatalog:
+    """Return the catalog that `path=` or `catalog=` names; raise InputError unless there is exactly one of them."""
+    if (catalog is None) == (path is None):
+        raise InputError("an Iceberg table needs either path= or catalog=", where=where, fix=fix)
+    if path is not None:
+        return folder_catalog(path)
+    if catalog is None or isinstance(catalog, str):
+        return IcebergCatalog(catalog or "default")
+    properties = dict(catalog)
+    return IcebergCatalog(properties.pop("name", "default"), properties)
+
+
+def check_identifier(table: str, *, where: str) -> None:
+    """Raise InputError unless the name of a table has a namespace."""
+    if "." not in table:
+        raise InputError(f"the table {table!r} has no namespace", where=where, fix=f"write table='rides.{table}'")
+
+
+def loaded_table(catalog: IcebergCatalog, identifier: str) -> Any:
+    """Return a table as pyiceberg loads it, or None if it does not exist."""
+    _library()
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415 - an extra
+
+    try:
+        return catalog.load().load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    except Exception as error:
+        raise StorageError(
+            f"pyiceberg reported {type(error).__name__}: {str(error).strip()}",
+            where=f"{identifier} in {catalog.place}",
+            fix="check the catalog's properties, and that it can be reached; then start the job again",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -320,10 +357,13 @@ class IcebergLakeTable(LakeTable):
         *,
         added: Sequence[LakeFile] = (),
         removed: Sequence[LakeFile] = (),
-        changes_rows: bool = True,  # noqa: ARG002 - pyiceberg writes no snapshots of kind "replace"
+        changes_rows: bool = True,
     ) -> bool:
+        # pyiceberg writes no snapshots of kind "replace", so the summary says it.
+        properties = _marked(mark) | ({} if changes_rows else {REWRITES: "true"})
+
         def stage(transaction: Any) -> None:
-            update = transaction.update_snapshot(snapshot_properties=_marked(mark))
+            update = transaction.update_snapshot(snapshot_properties=properties)
             with (
                 update.overwrite() if removed else update.merge_append() if added else update.fast_append() as producer
             ):

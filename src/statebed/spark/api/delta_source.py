@@ -1,34 +1,26 @@
 """Delta tables as streams, without Delta's own package for Spark: `job.delta("lake/trips")`.
 
-An offset is a version of the table. The first batch has the rows of the newest version, each later batch the files that
-the versions in between have added, so a batch is the same whenever it is computed. Versions that only rewrite files
-(compaction) have no rows for a stream; a version that updates or deletes rows ends it with an error.
+An offset is a version of the table. What versions have added is read from the table's log.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from statebed.errors import InputError, MissingFileError, ObjectMissingError
 from statebed.sinks.lake import DeltaLakeTable, TableLayout, TableVersion
-from statebed.sinks.lake.arrow_kinds import plain_type
-from statebed.sinks.lake.file_packer import fitted
-from statebed.spark.arrow_types import arrow_schema
+from statebed.spark.api.lake_source import ALL, STARTING, LakeStreamReader, spark_columns
 from statebed.storage import get_storage_provider
 
 NAME = "statebed_delta"
 STORAGE = "storage."
-_VERSION = "version"
-_NOTHING = -1
-"""Offset before the first version."""
 
 
 @dataclass(frozen=True)
@@ -47,59 +39,49 @@ class DeltaSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_columns(_existing(*_place(self.options))), prefer_timestamp_ntz=True)
+        return spark_columns(_existing(*_place(self.options)).columns)
 
     def streamReader(self, schema: StructType) -> "DeltaVersionReader":  # noqa: N802 - Spark's name
-        return DeltaVersionReader(*_place(self.options), schema)
+        return DeltaVersionReader(*_place(self.options), schema, starting=self.options.get(STARTING, ALL))
 
 
-class DeltaVersionReader(DataSourceStreamReader):
+class DeltaVersionReader(LakeStreamReader):
     """Reads the files that versions have added."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, str], schema: StructType) -> None:
+    version_name: ClassVar[str] = "version"
+
+    def __init__(
+        self, path: str, storage_options: Mapping[str, str], schema: StructType, *, starting: str = ALL
+    ) -> None:
+        super().__init__(schema, starting=starting)
         self._path, self._options = path, dict(storage_options)
-        self._target = arrow_schema(schema)
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {_VERSION: _NOTHING}
+    def newest(self) -> int:
+        return int(_existing(self._path, self._options).handle.version())
 
-    def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's signature; 4.1 passes nothing
-        return {_VERSION: _existing(self._path, self._options).handle.version()}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        first, last = start[_VERSION], end[_VERSION]
+    def appended(self, first: int, last: int) -> list[AddedFile]:
         if first > last:
             raise InputError(
                 f"the stream has read version {first}, but the table's newest version is {last}: it was replaced",
                 where=self._path,
                 fix="restore the table, or let a new job read it",
             )
-        if first == _NOTHING:
-            files = self._whole(last)
-        else:
-            files = [file for version in range(first + 1, last + 1) for file in self._added(version)]
-        return [InputPartition(file) for file in files] or [InputPartition(None)]
+        return [file for version in range(first + 1, last + 1) for file in self._added(version)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        file = partition.value
-        if file is None:
-            return
+    def rows(self, file: AddedFile) -> pa.Table:
         rows = pq.read_table(pa.BufferReader(get_storage_provider(self._path, self._options).get(file.path)))
         for name, text in file.partition.items():
             value = pa.nulls(rows.num_rows) if text is None else pa.repeat(pa.scalar(text), rows.num_rows)
             rows = rows.append_column(name, value.cast(self._target.field(name).type))
-        yield from fitted(rows, self._target).cast(self._target).combine_chunks().to_batches()
+        return rows
 
-    def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: the table's own retention decides about its versions."""
-
-    def _whole(self, version: int) -> list[AddedFile]:
+    def whole(self, version: int) -> list[AddedFile]:
         """Return all files of a version. They are listed by the log of the newest one, which may have replaced some."""
         table = DeltaLakeTable(self._path, layout=TableLayout(), storage_options=self._options)
-        snapshot = table.version(version)
-        self._check_readable(snapshot)
-        texts = ({name: _text(value) for name, value in file.partition.items()} for file in table.files(snapshot))
-        return [AddedFile(file.path, text) for file, text in zip(table.files(snapshot), texts, strict=True)]
+        handle = table.version(version)
+        self._check_readable(handle)
+        files = table.files(handle)
+        return [AddedFile(file.path, {name: _text(value) for name, value in file.partition.items()}) for file in files]
 
     def _added(self, version: int) -> list[AddedFile]:
         """Return the files that a version has added; raise an error if it removes or updates rows."""
@@ -146,10 +128,6 @@ def _existing(path: str, storage_options: Mapping[str, str]) -> TableVersion:
     if version is None:
         raise InputError("there is no Delta table", where=path, fix="pass the path of a Delta table")
     return version
-
-
-def _columns(version: TableVersion) -> pa.Schema:
-    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in version.columns])
 
 
 def _text(value: Any) -> str | None:

@@ -44,12 +44,12 @@ from statebed.sinks.neighbours import check_places
 from statebed.sinks.watched import ShowRows, WatchedSink
 from statebed.spark.api.checkpoint_list import CheckpointList
 from statebed.spark.api.dead_letters import DeadLetters, check_written
-from statebed.spark.api.delta_source import NAME as DELTA_SOURCE
-from statebed.spark.api.delta_source import DeltaSource
 from statebed.spark.api.explain import Explanation, explained
 from statebed.spark.api.kafka_stream import kafka_stream
-from statebed.spark.api.outputs import SinkLike, Transform, check_sinks, make_sink, probe_sinks
+from statebed.spark.api.lake_frames import delta_frame, iceberg_frame
+from statebed.spark.api.outputs import SinkLike, Transform, check_sinks, composed, make_sink, probe_sinks
 from statebed.spark.api.query import Query, Trigger
+from statebed.spark.api.start_choices import start_choices
 from statebed.spark.api.stream import JobStream, SparkFrame
 from statebed.spark.checkpoint.folder import SparkProjection, projection_folder
 from statebed.spark.epoch.controller import Controller
@@ -59,7 +59,7 @@ from statebed.spark.plan.head_expressions import arrow_field
 from statebed.spark.plan.host_memory import check_shares
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.plan.kafka_offsets import kafka_start
-from statebed.spark.plan.source_frames import event_time_of, feeding, marked, source_frame
+from statebed.spark.plan.source_frames import Split, event_time_of, feeding, marked, source_frame
 from statebed.spark.plan.source_plan import streams_of
 from statebed.spark.plan.state_match import RemovedStatePolicy, check_continues
 from statebed.spark.plan.topology import topology
@@ -109,6 +109,8 @@ class Job(SparkNames):
         """Streams that Spark computes."""
         self.dead_letters: dict[Edge, DeadLetters] = {}
         """Malformed messages of the streams of Kafka topics."""
+        self.splits: dict[Edge, Split] = {}
+        """Streams that are parts of others, and are read together with them."""
         if isinstance(self._store, MemoryStore):
             raise InputError(
                 "state in memory:// belongs to one process, but Spark's workers are separate processes",
@@ -189,16 +191,37 @@ class Job(SparkNames):
         name: str = "source",
         watermark: tuple[str, Duration] | None = None,
         idle_after: Duration | None = None,
+        starting: str | int = "all",
         storage_options: Mapping[str, str] | None = None,
     ) -> JobStream:
         """Add a Delta table as a source: first all rows of its newest version, then those that versions append.
 
-        It is read by version, without Delta's own package for Spark, and needs `pip install 'statebed[delta]'`.
+        `starting="latest"` leaves out the rows that are there when the job first starts, and a version those up to it.
+        The table is read without Delta's own package for Spark, and needs `pip install 'statebed[delta]'`.
         """
-        session = self.spark
-        session.dataSource.register(DeltaSource)
-        options = {f"storage.{option}": value for option, value in (storage_options or {}).items()}
-        df = session.readStream.format(DELTA_SOURCE).options(**options).load(path)
+        where = f"job {self._job_id}, source {name!r}"
+        df = delta_frame(self.spark, path, starting=starting, storage_options=storage_options, where=where)
+        return self.source(df, name=name, watermark=watermark, idle_after=idle_after)
+
+    def iceberg(
+        self,
+        table: str,
+        *,
+        path: str | None = None,
+        catalog: str | Mapping[str, str] | None = None,
+        name: str = "source",
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+        starting: str | int = "all",
+    ) -> JobStream:
+        """Add an Iceberg table as a source: first all rows of its newest snapshot, then those that snapshots append.
+
+        `path` or `catalog` name the catalog as for `write("iceberg")`. `starting="latest"` leaves out the rows that are
+        there when the job first starts, and the id of a snapshot those up to it. The table is read by pyiceberg,
+        without Iceberg's runtime for Spark, and needs `pip install 'statebed[iceberg]'`.
+        """
+        where = f"job {self._job_id}, source {name!r}"
+        df = iceberg_frame(self.spark, table, path=path, catalog=catalog, starting=starting, where=where)
         return self.source(df, name=name, watermark=watermark, idle_after=idle_after)
 
     def changelog(
@@ -341,8 +364,8 @@ class Job(SparkNames):
                 where=f"job {self._job_id}",
                 fix="pass for example '1 second'",
             )
-        starts = {name: _sink_start(name, choice) for name, choice in (sinks or {}).items()}
-        moves = {name: _source_start(name, choice) for name, choice in (sources or {}).items()}
+        starts = start_choices(sinks, SinkStart, argument="sinks")
+        moves = start_choices(sources, SourceStart, argument="sources")
         plan = self._plan()
         store = ScopedStore(self._store, job_folder(self._job_id))
         options = _with_retention(options or RunOptions(), plan.settings)
@@ -434,7 +457,7 @@ class Job(SparkNames):
             name=name,
             key=key,
             options=options,
-            transform=_composed(transforms),
+            transform=composed(transforms),
         )
         where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
@@ -511,7 +534,7 @@ class Job(SparkNames):
         check_shares(settings, [place.operator for place in ways.places], where=where)
         frames = {edge: frame.df for edge, frame in self.frames.items()}
         leaves = {edge: frame.leaves for edge, frame in self.frames.items()}
-        feed = feeding(frames, ways.branches, leaves=leaves, where=where)
+        feed = feeding(frames, ways.branches, leaves=leaves, splits=self.splits, where=where)
         return JobPlan(
             job_id=self._job_id,
             state_url=self._store.url,
@@ -565,35 +588,6 @@ class Job(SparkNames):
         )
 
 
-def _sink_start(name: str, choice: str | SinkStart) -> SinkStart:
-    try:
-        return SinkStart(choice)
-    except ValueError:
-        ways = ", ".join(repr(way.value) for way in SinkStart)
-        raise InputError(f"sinks={{{name!r}: {choice!r}}} is not a valid choice", fix=f"use one of {ways}") from None
-
-
-def _source_start(name: str, choice: str | SourceStart) -> SourceStart:
-    try:
-        return SourceStart(choice)
-    except ValueError:
-        ways = ", ".join(repr(way.value) for way in SourceStart)
-        raise InputError(f"sources={{{name!r}: {choice!r}}} is not a valid choice", fix=f"use one of {ways}") from None
-
-
 def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:
     """Return the options with the retention of the settings, unless they set one."""
     return replace(options, retention=settings.retention) if options.retention == Retention() else options
-
-
-def _composed(functions: Sequence[Transform]) -> Transform | None:
-    """Compose the functions into one that applies them in order."""
-    if not functions:
-        return None
-
-    def composed(df: DataFrame) -> DataFrame:
-        for function in functions:
-            df = function(df)
-        return df
-
-    return composed

@@ -178,3 +178,16 @@ def probe_sinks(sinks: Iterable[Sink]) -> None:
     for sink in sinks:
         if isinstance(sink, BaseSink):
             sink.probe()
+
+
+def composed(functions: Sequence[Transform]) -> Transform | None:
+    """Compose the functions into one that applies them in order."""
+    if not functions:
+        return None
+
+    def applied(df: DataFrame) -> DataFrame:
+        for function in functions:
+            df = function(df)
+        return df
+
+    return applied

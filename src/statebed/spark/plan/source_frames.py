@@ -6,8 +6,9 @@ DataFrame, so that one pass feeds all operators: a row has its event time, the n
 several, and its columns in *slots* that branches share by type.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -98,17 +99,32 @@ class SourceFrame:
     """Name of each offset of Spark's query, in order."""
 
 
+@dataclass(frozen=True)
+class Split:
+    """A frame that has the rows of another one for which a condition is true.
+
+    If several splits of a frame have branches, they are read in one pass over that frame.
+    """
+
+    base: Edge
+    condition: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns as SQL over the base; the others are the base's columns of the same names."""
+
+
 def feeding(
     frames: Mapping[Edge, DataFrame],
     branches: Sequence[Branch],
     *,
     leaves: Mapping[Edge, Sequence[str]],
+    splits: Mapping[Edge, Split],
     where: str,
 ) -> SourceFrame:
     """Combine all branches into one DataFrame; those that share a frame in one pass over it.
 
     `leaves` lists, for each frame, the sources of the streams that it reads: a DataFrame may be a union of several.
     """
+    read_from = _frames_read({branch.edge for branch in branches}, splits)
     columns = {
         branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, {operator_label(branch.operator)}")
         for branch in branches
@@ -121,13 +137,16 @@ def feeding(
     ]
     passes = []
     owners: list[str] = []
-    for edge in dict.fromkeys(branch.edge for branch in branches):
+    for edge in dict.fromkeys(read_from[branch.edge] for branch in branches):
         owners += leaves[edge]
-        rows = [
-            slots.row(branch.number, columns[branch.number][0], places[branch.number], hidden=hidden)
-            for branch in branches
-            if branch.edge == edge
-        ]
+        rows = []
+        for branch in branches:
+            if read_from[branch.edge] != edge:
+                continue
+            split = None if branch.edge == edge else splits[branch.edge]
+            values = columns[branch.number][0] if split is None else _feed_columns(branch.feed, split.columns)
+            row = slots.row(branch.number, values, places[branch.number], hidden=hidden)
+            rows.append((None if split is None else F.expr(split.condition), row))
         passes.append(_in_one_pass(frames[edge], rows))
     df = passes[0]
     for further in passes[1:]:
@@ -136,6 +155,12 @@ def feeding(
         branch.number: _layout(branch, [slots.name(place) for place in places[branch.number]]) for branch in branches
     }
     return SourceFrame(df, layouts, offset_names(streams_of(df), owners))
+
+
+def _frames_read(edges: Collection[Edge], splits: Mapping[Edge, Split]) -> dict[Edge, Edge]:
+    """Return the frame that is read for each edge: its own, or the one of which it and another edge are splits."""
+    bases = Counter(splits[edge].base for edge in edges if edge in splits)
+    return {edge: splits[edge].base if edge in splits and bases[splits[edge].base] > 1 else edge for edge in edges}
 
 
 def _layout(branch: Branch, slots: Sequence[str]) -> Layout:
@@ -152,12 +177,16 @@ def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column]
     return columns, [field.dataType for field in result.schema.fields]
 
 
-def _feed_columns(feed: Feed) -> list[Column]:
+def _feed_columns(feed: Feed, replaced: Mapping[str, str] | None = None) -> list[Column]:
     values = dict(feed.values)
-    time = [] if feed.time is None else [named_column(feed.time.name)]
-    return [
-        column_of(values[name]) if name in values else named_column(name) for name in feed.input.columns.names
-    ] + time
+    texts = replaced or {}
+    assert not (values and texts), "values are expressions over columns that are not there"
+
+    def plain(name: str) -> Column:
+        return F.expr(texts[name]).alias(name) if name in texts else named_column(name)
+
+    time = [] if feed.time is None else [plain(feed.time.name)]
+    return [column_of(values[name]) if name in values else plain(name) for name in feed.input.columns.names] + time
 
 
 class _Slots:
@@ -193,7 +222,11 @@ class _Slots:
         ]
 
 
-def _in_one_pass(frame: DataFrame, rows: Sequence[Sequence[Column]]) -> DataFrame:
+def _in_one_pass(frame: DataFrame, rows: Sequence[tuple[Column | None, Sequence[Column]]]) -> DataFrame:
+    """Return a row for each of these lists of columns and each row of the frame for which its condition is true."""
     if len(rows) == 1:
-        return frame.select(*rows[0])
-    return frame.select(F.explode(F.array(*(F.struct(*row) for row in rows))).alias("row")).select("row.*")
+        return frame.select(*rows[0][1])
+    structs = [F.struct(*row) if condition is None else F.when(condition, F.struct(*row)) for condition, row in rows]
+    listed = F.array(*structs)
+    is_split = any(condition is not None for condition, _ in rows)
+    return frame.select(F.explode(F.array_compact(listed) if is_split else listed).alias("row")).select("row.*")

@@ -132,5 +132,7 @@ def unbounded_tables(operator: Operator) -> list[str]:
     return [
         name
         for name, config in operator.tables.items()
-        if config.WhichOneof("kind") == "keyed" and not config.keyed.HasField("time_to_live_us")
+        if config.WhichOneof("kind") == "keyed"
+        and not config.keyed.HasField("time_to_live_us")
+        and not config.keyed.expires_with
     ]

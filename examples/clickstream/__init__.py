@@ -1,0 +1,1 @@
+"""Clickstream sessions in an Iceberg table."""

@@ -1,0 +1,88 @@
+"""The programs of examples/: each runs as it is, in two starts, and must agree with DuckDB over all its input."""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from postgres.server import PostgresSchema
+from pyspark.sql import SparkSession
+
+import statebed as sb
+from examples.clickstream.clicks import add_clicks
+from examples.clickstream.job import TABLE as SESSIONS
+from examples.clickstream.job import sessions_job
+from examples.orders.events import add_events
+from examples.orders.job import TABLE as BALANCE
+from examples.orders.job import balance_job
+from statebed.sinks.lake import folder_catalog
+
+
+def answer(query: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        for name, table in tables.items():
+            connection.register(name, table)
+        return sorted(connection.execute(query).fetchall(), key=repr)
+
+
+def run(job: sb.Job, seconds: float = 250) -> sb.Query:
+    query = job.start(available_now=True)
+    assert query.await_termination(seconds)
+    return query
+
+
+def test_clickstream_sessions_in_iceberg_equal_those_that_duckdb_finds(spark: SparkSession, tmp_path: Path) -> None:
+    clicks, lake = tmp_path / "clicks", tmp_path / "lake"
+    for _ in range(2):
+        add_clicks(clicks, users=60, files=2)
+        run(sessions_job(clicks, tmp_path / "state", lake, spark=spark))
+    rows = folder_catalog(str(lake)).load().load_table(SESSIONS).scan().to_arrow()
+    columns = "user_id, started_at, ended_at, clicks, pages, landing_page, exit_page, bought"
+    expected = f"""
+        with steps as (
+            select *, lag(ts) over visitor is null or ts - lag(ts) over visitor >= interval '30 minutes' as is_first
+            from '{clicks}/*.parquet' window visitor as (partition by user_id order by ts)),
+        visits as (select *, sum(is_first::int) over (partition by user_id order by ts) as visit from steps),
+        sessions as (
+            select user_id, min(ts) as started_at, max(ts) + interval '30 minutes' as ended_at, count(*) as clicks,
+                   count(distinct page) as pages, arg_min(page, (ts, page)) as landing_page,
+                   arg_min(page, (-epoch_us(ts), page)) as exit_page, count(*) filter (page = '/checkout') as bought
+            from visits group by user_id, visit)
+        select {columns} from sessions
+        where ended_at <= (select max(ts) from '{clicks}/*.parquet') - interval '10 minutes'
+        """  # noqa: S608 - a text of this test
+    found = answer(f"select {columns} from sessions", sessions=rows)  # noqa: S608 - a text of this test
+    assert len(found) > 100
+    assert found == answer(expected)
+
+
+def test_order_balances_in_postgres_equal_duckdbs_join_of_the_newest_events(
+    spark: SparkSession, tmp_path: Path, postgres: PostgresSchema
+) -> None:
+    events = tmp_path / "events"
+    target = {"sink": "postgres", "dsn": postgres.dsn, "password": postgres.password}
+    for _ in range(2):
+        add_events(events, files=1)
+        job = balance_job(events, tmp_path / "state", target, spark=spark)
+        with pytest.warns(sb.UnboundedStateWarning):
+            run(job)
+    newest = """
+        select unnest(arg_max({row}, source.lsn)) from '{events}/{table}/*.json'
+        group by coalesce(after.id, before.id) having arg_max(op, source.lsn) <> 'd'
+        """
+    orders = newest.format(row="after", events=events, table="orders")
+    payments = newest.format(row="after", events=events, table="payments")
+    expected = f"""
+        with orders as ({orders}), payments as ({payments}),
+        paid as (select order_id, count(*) as payments, sum(cents)::bigint as cents from payments group by order_id)
+        select id, customer, total_cents, coalesce(payments, 0), total_cents - coalesce(cents, 0),
+               case when coalesce(cents, 0) >= total_cents then 'paid'
+                    when payments > 0 then 'partly paid' else 'open' end
+        from orders left join paid on id = order_id
+        """  # noqa: S608 - a text of this test
+    columns = "order_id, customer, total_cents, payments, open_cents, status"
+    found = postgres.run(f"select {columns} from {BALANCE}")  # noqa: S608 - a text of this test
+    assert {row[-1] for row in found} == {"paid", "partly paid", "open"}
+    assert sorted(found, key=repr) == answer(expected)

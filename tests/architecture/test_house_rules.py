@@ -79,3 +79,16 @@ def test_no_tracked_file_names_a_path_of_this_machine() -> None:
         if path.is_file() and (match := pattern.search(path.read_bytes().decode(errors="replace")))
     ]
     assert not found, "\n".join(found)
+
+
+def test_every_mutant_applies() -> None:
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("no git")
+    # A patch that no longer applies proves nothing; `make mutants` runs the tests that must find them.
+    broken = [
+        path.name
+        for path in sorted((ROOT / "tests" / "mutants").glob("*.patch"))
+        if subprocess.run([git, "apply", "--check", path], cwd=ROOT, timeout=60, check=False).returncode
+    ]
+    assert broken == []

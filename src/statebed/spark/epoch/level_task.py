@@ -36,7 +36,7 @@ from statebed.spark.plan.pieces import (
 )
 from statebed.spark.plan.routing import MaxEventTimes, PlacedGroups
 from statebed.spark.plan.topology import Route
-from statebed.spark.plan.worker_resources import resources
+from statebed.spark.plan.worker_resources import freeze_heap, resources
 from statebed.state.memory.pages import give_back_pages
 from statebed.storage import ScopedStore, get_storage_provider
 from statebed.subtasks.figures import WaitTimer
@@ -99,6 +99,7 @@ class StageFunction:
         # While the worker waits for its next task, it holds only memory in use.
         rows = {}
         give_back_pages()
+        freeze_heap()
 
     def _taken(
         self, groups: PlacedGroups, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], index: int

@@ -103,6 +103,8 @@ def test_p9_malformed_messages_become_dead_letters_with_reason_and_position_and_
     ]
     counted = [o.rows_in for one in records for o in one.operators if o.operator_id == "rides_dead_letters"]
     assert sum(counted) == 2
+    # Good and malformed messages come from one read: the query has one offset.
+    assert list(world.head.source_position.sources) == ["rides"]
 
 
 def test_p2_an_older_epoch_takes_the_offsets_back(world: World) -> None:

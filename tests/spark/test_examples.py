@@ -1,5 +1,7 @@
 """The programs of examples/: each runs as it is, in two starts, and must agree with DuckDB over all its input."""
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,16 @@ import statebed as sb
 from examples.clickstream.clicks import add_clicks
 from examples.clickstream.job import TABLE as SESSIONS
 from examples.clickstream.job import sessions_job
+from examples.devices.job import devices_job
+from examples.devices.readings import add_readings
+from examples.features.job import FEATURES, features_job, follow
+from examples.features.purchases import add_purchases
 from examples.orders.events import add_events
 from examples.orders.job import TABLE as BALANCE
 from examples.orders.job import balance_job
 from statebed.sinks.lake import folder_catalog
+
+MIB = 1 << 20
 
 
 def answer(query: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
@@ -86,3 +94,56 @@ def test_order_balances_in_postgres_equal_duckdbs_join_of_the_newest_events(
     found = postgres.run(f"select {columns} from {BALANCE}")  # noqa: S608 - a text of this test
     assert {row[-1] for row in found} == {"paid", "partly paid", "open"}
     assert sorted(found, key=repr) == answer(expected)
+
+
+@pytest.mark.parametrize(
+    ("devices", "memory"),
+    [(20_000, "64m"), pytest.param(1_000_000, "256m", marks=[pytest.mark.long, pytest.mark.timeout(1500)])],
+)
+def test_readings_of_many_devices_are_passed_on_once_within_the_memory_budget(
+    spark: SparkSession, tmp_path: Path, devices: int, memory: str
+) -> None:
+    readings, out = tmp_path / "readings", tmp_path / "out"
+    progress = []
+    for _ in range(2):
+        add_readings(readings, devices=devices, rounds=2)
+        query = run(devices_job(readings, tmp_path / "state", out, memory=memory, spark=spark), 1200)
+        progress += query.recent_progress
+    found = sb.read_table(str(out))
+    counts = answer(
+        f"""
+        select (select count(*) from '{readings}/*.parquet'), (select count(*) from once),
+               (select count(*) from (from once intersect all select distinct * from '{readings}/*.parquet'))
+        """,  # noqa: S608 - a text of this test
+        once=found.select(["device", "sequence", "celsius", "ts"]),
+    )
+    assert counts == [(4 * devices + 3 * (devices // 2), 4 * devices, 4 * devices)]
+    assert progress[-1].state_rows == 4 * devices
+    hosts = [host for epoch in progress for host in epoch.figures.hosts]
+    for host in hosts:
+        print(f"peak {host.peak_bytes / MIB:.1f} of {host.budget_bytes / MIB:.1f} MiB")  # noqa: T201 - shown with -s
+    assert hosts
+    assert max(host.peak_bytes for host in hosts) <= hosts[0].budget_bytes
+
+
+def test_the_online_store_follows_the_features_of_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    purchases, online = tmp_path / "purchases", tmp_path / "online.db"
+    state, history = tmp_path / "state", tmp_path / "history"
+    for _ in range(2):
+        add_purchases(purchases, customers=300, files=2)
+        run(features_job(purchases, state, history, spark=spark))
+        follow(state, online, tmp_path / "follower", spark=spark)
+    expected = f"""
+        select customer, count(*), sum(cents)::bigint, max(cents), count(distinct category),
+               epoch_us(max(ts))
+        from '{purchases}/*.parquet' group by customer
+        """  # noqa: S608 - a text of this test
+    with contextlib.closing(sqlite3.connect(online)) as database:
+        rows = database.execute("select * from features").fetchall()
+    served = pa.table(dict(zip(("customer", *FEATURES), zip(*rows, strict=True), strict=True)))
+    assert answer(
+        "select * replace (epoch_us(last_purchase::timestamptz) as last_purchase) from f", f=served
+    ) == answer(expected)
+    offline = sb.read_state(str(state), operator="features", results=True).to_arrow()
+    columns = "customer, purchases, spent_cents, largest_cents, categories, epoch_us(last_purchase)"
+    assert answer(f"select {columns} from offline", offline=offline) == answer(expected)  # noqa: S608 - a text of this test

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from statebed.errors import InputError
 from statebed.operators.forward import Forward
 from statebed.spark.plan.kafka_frame import MALFORMED
+from statebed.spark.plan.source_frames import Split
 
 if TYPE_CHECKING:
     from statebed.spark.api.stream import JobStream
@@ -30,8 +31,11 @@ class DeadLetters:
     def stream(self) -> "JobStream":
         """Return the stream; its operator counts the messages in every record."""
         if self._stream is None:
-            rows = self.messages.where(f"{MALFORMED} is not null")
-            rows = rows.select(*(f"{MALFORMED}.{column} as {column}" for column in COLUMNS))
+            fields = {column: f"{MALFORMED}.{column}" for column in COLUMNS}
+            is_malformed = f"{MALFORMED} is not null"
+            rows = self.messages.where(is_malformed)
+            rows = rows.select(*(f"{text} as {column}" for column, text in fields.items()))
+            rows.job.splits[rows.edge] = Split(self.messages.edge, is_malformed, fields)
             feed = rows.input_of("input", ["topic", "partition", "offset"])
             self._stream = rows.add_operator(Forward(f"{self.source}_dead_letters", feed))
         return self._stream

@@ -9,6 +9,7 @@ from statebed.flow.keys import known, quoted
 from statebed.quantities import Duration
 from statebed.spark.api.dead_letters import DeadLetters
 from statebed.spark.plan.kafka_frame import MALFORMED, KafkaRequest, MalformedPolicy, Values, kafka_frame
+from statebed.spark.plan.source_frames import Split
 
 if TYPE_CHECKING:
     from statebed.spark.api.job import Job
@@ -53,4 +54,5 @@ def kafka_stream(
     rows = messages.where(f"{MALFORMED} is null").select(*map(quoted, columns))
     if policy is MalformedPolicy.DEAD_LETTERS:
         job.dead_letters[rows.edge] = DeadLetters(name, messages)
+        job.splits[rows.edge] = Split(messages.edge, f"{MALFORMED} is null")
     return rows

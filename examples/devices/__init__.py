@@ -1,0 +1,1 @@
+"""Deduplication of readings from a million devices, in bounded memory."""

@@ -1,0 +1,1 @@
+"""Fraud rules from a control topic over a stream of payments."""

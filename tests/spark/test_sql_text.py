@@ -159,7 +159,7 @@ CREATE TABLE black WITH (connector = 'blackhole');
 MISTAKES = {
     "SELECT x FROM bids": ("there is no column `x`", "x", "did you mean one of"),
     "SELECT *\nFROM bidz": ("there is no table `bidz`", "bidz", "did you mean `bids`? the tables are"),
-    "SELECT shout(note) FROM bids": ("there is no function `shout`", "shout(note)", "spark.udf.register"),
+    "SELECT shout(note) FROM bids": ("there is no function `shout`", "shout(note)", "CREATE FUNCTION"),
     "SELECT a b c FROM bids": ("syntax error at or near 'c'", "c", "correct the SQL"),
     "SELECT price FROM TABLE(TUMBLE(TABLE bids, DESCRIPTOR(tz), INTERVAL '1' MINUTE))": (
         "there is no column `tz`",

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from statebed.cli.safe_text import clipped, plain, plain_json
+from statebed.cli.safe_text import clipped, plain, plain_json, plain_lines
 from statebed.present import units
 from statebed.present.colours import TERMINAL_STYLES, Tone, tone_of
 from statebed.present.units import NOTHING
@@ -69,6 +69,22 @@ def caution(text: str) -> Text:
 def say(text: str) -> None:
     """Print one line to standard output without wrapping it."""
     sys.stdout.write(f"{plain(text)}\n")
+
+
+def say_lines(text: str) -> None:
+    """Print the lines of a text to standard output without wrapping them."""
+    for each in text.splitlines():
+        say(each)
+
+
+def note(text: str) -> None:
+    """Print a remark to standard error, dimmed on a terminal, so that it is no part of the output."""
+    Console(file=sys.stderr, highlight=False, soft_wrap=True).print(Text(plain_lines(text), style="dim"))
+
+
+def print_problem(text: str) -> None:
+    """Print the text of an error to standard error, in red on a terminal."""
+    Console(file=sys.stderr, highlight=False, soft_wrap=True).print(problem(text))
 
 
 def _cell(value: object) -> Text:

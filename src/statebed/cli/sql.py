@@ -3,7 +3,7 @@
 The chosen table is called `state`; every table of the job at that epoch is called `operator.table`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -55,19 +55,55 @@ def answered(
 
     With `results`, tables show final results where they support it.
     """
+    tables: dict[tuple[str, ...], StateTable] = {} if chosen is None else {(STATE,): chosen}
+    for operator, table in moment.tables:
+        if operator.lower() in sql.lower():
+            tables[operator, table] = moment.read(operator, table, results=results)
+    listed = [".".join(name) for name in ([(STATE,)] if chosen is not None else []) + list(moment.tables)]
+    with answered_over(sql, tables, listed=listed) as answer:
+        yield answer
+
+
+class Interrupts:
+    """Ends a query that another thread runs."""
+
+    def __init__(self) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @contextmanager
+    def during(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
+        """Let `interrupt` end the queries of a connection inside the block."""
+        self._connection = connection
+        try:
+            yield
+        finally:
+            self._connection = None
+
+    def interrupt(self) -> None:
+        if self._connection is not None:
+            self._connection.interrupt()
+
+
+@contextmanager
+def answered_over(
+    sql: str,
+    tables: Mapping[tuple[str, ...], StateTable],
+    *,
+    listed: Sequence[str] | None = None,
+    interrupts: Interrupts | None = None,
+) -> Iterator[pa.RecordBatchReader]:
+    """Run a query over tables of state by the parts of their names, and yield its rows lazily.
+
+    `listed` are the names that an error lists; by default those of the tables.
+    """
     require("duckdb")
     import duckdb
 
-    scanned: list[_Scanned] = []
-    with duckdb.connect() as connection:
+    scanned = {name: _Scanned(table) for name, table in tables.items()}
+    with duckdb.connect() as connection, (interrupts or Interrupts()).during(connection):
         connection.execute("SET TimeZone = 'UTC'")
-        if chosen is not None:
-            scanned.append(_Scanned(chosen))
-            connection.register(STATE, scanned[-1])
-        for operator, table in moment.tables:
-            if operator.lower() in sql.lower():
-                scanned.append(_Scanned(moment.read(operator, table, results=results)))
-                _add(connection, operator, table, scanned[-1])
+        for name, rows in scanned.items():
+            _add(connection, name, rows)
         for setting in _LOCKED:
             connection.execute(setting)
         try:
@@ -78,21 +114,26 @@ def answered(
                 )
             yield pa.RecordBatchReader.from_stream(relation)
         except (duckdb.Error, pa.ArrowException) as error:
-            for failure in (scan.failure for scan in scanned if scan.failure is not None):
+            for failure in (scan.failure for scan in scanned.values() if scan.failure is not None):
                 raise failure from error
-            names = [STATE] if chosen is not None else []
-            names += [f"{operator}.{table}" for operator, table in moment.tables]
+            names = [".".join(name) for name in tables] if listed is None else listed
             raise InputError(
                 str(error).strip(), where=f"SQL: {sql}", fix=f"the tables here are {', '.join(names)}"
             ) from error
 
 
-def _add(connection: "duckdb.DuckDBPyConnection", operator: str, table: str, rows: _Scanned) -> None:
-    name = f"{operator}/{table}"
-    connection.register(name, rows)
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(operator)}")
-    view = f"{_quoted(operator)}.{_quoted(table)}"
-    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {_quoted(name)}")  # noqa: S608 - names are quoted
+def _add(connection: "duckdb.DuckDBPyConnection", name: tuple[str, ...], rows: _Scanned) -> None:
+    """Register a table: under its only part, as schema.table, or as database.schema.table."""
+    registered = "/".join(name)
+    connection.register(registered, rows)
+    if len(name) == 1:
+        return
+    *databases, schema, _ = name
+    for database in databases:
+        connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(database)}")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {'.'.join(map(_quoted, [*databases, schema]))}")
+    view = ".".join(map(_quoted, name))
+    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {_quoted(registered)}")  # noqa: S608 - names are quoted
 
 
 def _quoted(name: str) -> str:

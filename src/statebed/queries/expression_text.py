@@ -13,6 +13,7 @@ from pyspark.sql.types import _parse_datatype_json_value
 
 from statebed.errors import StatebedError
 from statebed.expressions import BoundExpression, bind
+from statebed.expressions.user_functions import UserFunction
 from statebed.flow.keys import quoted
 from statebed.quantities import parse_duration
 from statebed.queries.catalyst import arrow_type, same_type
@@ -44,12 +45,14 @@ class ExpressionText:
     """Columns of windows by the id of their attribute."""
     known: Mapping[tuple[object, ...], str] = field(default_factory=dict)
     """Columns that hold the value of a whole expression, by its key."""
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
+    """Functions of the user, by name in lower case."""
 
     def bound(self, expression: Expr, schema: pa.Schema) -> BoundExpression:
         """Write the expression, bind it to a schema, and check its type against Spark's."""
         text = self.text(expression)
         try:
-            bound = bind(text, schema)
+            bound = bind(text, schema, functions=self.functions)
         except StatebedError as error:
             raise UntranslatableError(f"{expression.sql}: {error.what.splitlines()[0]}") from error
         wanted = arrow_type(expression.type_json)
@@ -57,7 +60,7 @@ class ExpressionText:
             raise UntranslatableError(f"{expression.sql} has the type {bound.type} here, but {wanted} in Spark")
         return bound
 
-    def text(self, e: Expr) -> str:  # noqa: C901, PLR0911 - one return per kind of expression
+    def text(self, e: Expr) -> str:  # noqa: C901, PLR0911, PLR0912 - one return per kind of expression
         """Return the text of an expression."""
         if self.known and e.key in self.known:
             return quoted(self.known[e.key])
@@ -72,6 +75,8 @@ class ExpressionText:
                 return self._cast(e)
             case "GetStructField":
                 return self._field(e)
+        if e.kind == "PythonUDF" and e.name.lower() in self.functions:
+            return f"{e.name}({self._list(e.children)})"
         if not e.is_catalyst:
             raise UntranslatableError(f"{e.sql}: {e.kind} is a function that only Spark can call")
         self._check_zone(e)

@@ -208,7 +208,7 @@ def _results(
     """Compute expressions over aggregates and keys."""
     columns, windows, shapes = dict(relation.columns), dict(relation.windows), dict(relation.shapes)
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes]
-    writer = ExpressionText(relation.columns, relation.windows, known)
+    writer = ExpressionText(relation.columns, relation.windows, known, query.job.graph.functions)
     texts: dict[str, str] = {}
     schema = relation.behind.output.columns
     for result in results:

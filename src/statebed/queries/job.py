@@ -55,6 +55,11 @@ class QueryJob(Job):
         )
         self._tables = SqlTables(self)
 
+    @property
+    def sql_tables(self) -> SqlTables:
+        """Tables and views that SQL text of this job can read."""
+        return self._tables
+
     def source(
         self,
         df: DataFrame | str,

@@ -79,7 +79,7 @@ class Relation:
     @property
     def text(self) -> ExpressionText:
         """Writer of expressions over the stream's columns."""
-        return ExpressionText(self.columns, self.windows)
+        return ExpressionText(self.columns, self.windows, functions=self.behind.graph.functions)
 
     def bound_text(self, expression: Expr) -> str:
         """Return the text of an expression over the stream, with its type checked."""

@@ -22,8 +22,10 @@ from statebed.sql.source_text import SqlSpan, SqlText
 from statebed.sql.statement_parser import parse_statements
 from statebed.sql.statements import InsertInto, SelectQuery, SetOption
 
-_JOB_NAMES = ("job", "pipeline.name")
-_TRIGGER = "processing_time"
+JOB_NAMES = ("job", "pipeline.name")
+"""Settings that name the job."""
+TRIGGER = "processing_time"
+"""Setting that says how often a job looks for input."""
 _SPARK = "spark."
 _OTHER_SETTINGS = {"parallelism.default": "parallelism"}
 """Settings of other systems by our names."""
@@ -61,17 +63,17 @@ def read_pipeline(
             statements[-1].span if statements else SqlSpan(0, 0),
             fix="add INSERT INTO table SELECT ...",
         )
-    chosen = _Settings(source, options)
+    chosen = PipelineSettings(source, options)
     job_name = name or chosen.job or _name_of(source)
-    job = chosen.made(job_name, state, dict(settings), spark)
+    job = chosen.job_with(job_name, state, dict(settings), spark)
     for option in options:
         if option.name.text.startswith(_SPARK):
-            _set_spark(source, job.spark, option)
+            set_spark(source, job.spark, option)
     job.run_statements(source, rest)
-    return SqlPipeline(source, job, dict(settings).get(_TRIGGER) or chosen.value(_TRIGGER))
+    return SqlPipeline(source, job, dict(settings).get(TRIGGER) or chosen.value(TRIGGER))
 
 
-class _Settings:
+class PipelineSettings:
     """SET statements of a text."""
 
     def __init__(self, source: SqlText, options: Sequence[SetOption]) -> None:
@@ -79,8 +81,8 @@ class _Settings:
         self._options: dict[str, SetOption] = {}
         for option in options:
             name = _OTHER_SETTINGS.get(option.name.text, option.name.text)
-            if not (name in DECLARATIONS or name in _JOB_NAMES or name == _TRIGGER or name.startswith(_SPARK)):
-                known = ["job", _TRIGGER, *DECLARATIONS]
+            if not (name in DECLARATIONS or name in JOB_NAMES or name == TRIGGER or name.startswith(_SPARK)):
+                known = ["job", TRIGGER, *DECLARATIONS]
                 raise source.mistake(
                     f"there is no setting {name!r}", option.name.span, fix=nearest(name, known, what="settings")
                 )
@@ -88,26 +90,28 @@ class _Settings:
 
     @property
     def job(self) -> str | None:
-        return next((self._options[name].value.text for name in _JOB_NAMES if name in self._options), None)
+        return next((self._options[name].value.text for name in JOB_NAMES if name in self._options), None)
 
     def value(self, name: str) -> str | None:
         option = self._options.get(name)
         return None if option is None else option.value.text
 
-    def made(self, name: str, state: str | Path | None, more: dict[str, str], spark: SparkSession | None) -> QueryJob:
+    def job_with(
+        self, name: str, state: str | Path | None, more: dict[str, str], spark: SparkSession | None
+    ) -> QueryJob:
         """Create the job with these settings."""
         values: dict[str, Any] = {
             entry: self._options[entry].value.text for entry in self._options if entry in DECLARATIONS
         }
-        values |= {entry: value for entry, value in more.items() if entry != _TRIGGER}
+        values |= {entry: value for entry, value in more.items() if entry != TRIGGER}
         location = state if state is not None else values.pop("state", None)
         values.pop("state", None)
         try:
             return QueryJob(name, state=location, settings=values, spark=spark)
         except StatebedError as error:
-            for setting in (*_JOB_NAMES, *self._options):
+            for setting in (*JOB_NAMES, *self._options):
                 option = self._options.get(setting)
-                if option is not None and (setting in error.where or setting in _JOB_NAMES):
+                if option is not None and (setting in error.where or setting in JOB_NAMES):
                     raise self._source.mistake(error.what, option.value.span, fix=error.fix) from error
             raise
 
@@ -117,7 +121,8 @@ def _name_of(source: SqlText) -> str:
     return re.sub(r"\W+", "_", Path(source.name).stem, flags=re.ASCII).strip("_").lower() or "sql"
 
 
-def _set_spark(source: SqlText, spark: SparkSession, option: SetOption) -> None:
+def set_spark(source: SqlText, spark: SparkSession, option: SetOption) -> None:
+    """Change the configuration of Spark's session; raise InputError if Spark refuses it."""
     try:
         spark.conf.set(option.name.text, option.value.text)
     except PySparkException as error:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from statebed.errors import InputError
+from statebed.queries.text.python_functions import create_function
 from statebed.queries.text.spark_errors import nearest
 from statebed.queries.text.sql_tables import TEXT_OPTIONS, SqlTables
 from statebed.queries.text.table_definitions import TableDefinition
@@ -44,7 +45,7 @@ class SqlScript:
             case CreateView():
                 self._create_view(source, statement)
             case CreateFunction():
-                raise source.mistake("CREATE FUNCTION is not supported yet", statement.span, fix="remove it")
+                create_function(self._job, source, statement)
             case InsertInto():
                 self._insert(source, statement)
             case SetOption():

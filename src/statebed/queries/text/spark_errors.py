@@ -60,7 +60,7 @@ def _described(error: PySparkException, tables: list[str], written: Collection[s
     if condition.startswith("UNRESOLVED_ROUTINE"):
         name = values.get("routineName", "").strip("`")
         return f"there is no function `{name}`", (
-            "use one of Spark's functions, or register your own with spark.udf.register(...)"
+            "use one of Spark's functions, or write CREATE FUNCTION name AS 'module:function'"
         )
     if condition == "PARSE_SYNTAX_ERROR":
         return f"syntax error at or near {values.get('error', '')}", "correct the SQL at this place, or just before it"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from statebed.queries.text.spark_errors import quiet_analysis, text_error
 from statebed.queries.text.table_definitions import TableDefinition
@@ -47,6 +48,11 @@ class SqlTables:
     def add_view(self, name: str, df: DataFrame) -> None:
         """Make the rows of a query a table."""
         self.views[name.lower()] = df
+
+    def schema_of(self, name: str) -> StructType | None:
+        """Return the columns of a table or view; None if it declares none, and cannot be read."""
+        frame = self._frame(name.lower())
+        return self.definitions[name.lower()].request.physical_schema if frame is None else frame.schema
 
     def analysed(self, source: SqlText, query: QueryText, *, label: str) -> tuple[DataFrame, SparkQuery]:
         """Let Spark parse and analyse a query; raise InputError at the place of a mistake."""

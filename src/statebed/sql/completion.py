@@ -1,0 +1,199 @@
+"""Completion of what is typed into a SQL shell: keywords, tables, columns, functions, jobs, settings, and commands."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+STATEMENTS = (
+    "ATTACH",
+    "CREATE FUNCTION",
+    "CREATE OR REPLACE VIEW",
+    "CREATE TABLE",
+    "CREATE VIEW",
+    "DESCRIBE",
+    "DETACH",
+    "DROP",
+    "EXECUTE STATEMENT SET BEGIN",
+    "EXIT",
+    "EXPLAIN",
+    "HELP",
+    "INSERT INTO",
+    "QUIT",
+    "RESET",
+    "SELECT",
+    "SET",
+    "SHOW",
+    "STOP JOB",
+    "WITH",
+)
+KEYWORDS = (
+    "ALL",
+    "AND",
+    "AS",
+    "ASC",
+    "BETWEEN",
+    "BIGINT",
+    "BOOLEAN",
+    "BY",
+    "CASE",
+    "CAST",
+    "CROSS",
+    "CUMULATE",
+    "DATE",
+    "DECIMAL",
+    "DESC",
+    "DESCRIPTOR",
+    "DISTINCT",
+    "DOUBLE",
+    "ELSE",
+    "END",
+    "EXISTS",
+    "FALSE",
+    "FILTER",
+    "FROM",
+    "FULL",
+    "GROUP",
+    "HAVING",
+    "HOP",
+    "IN",
+    "INNER",
+    "INSERT",
+    "INT",
+    "INTERVAL",
+    "INTO",
+    "IS",
+    "JOIN",
+    "LATERAL",
+    "LEFT",
+    "LIKE",
+    "LIMIT",
+    "MINUTE",
+    "NOT",
+    "NULL",
+    "ON",
+    "OR",
+    "ORDER",
+    "OUTER",
+    "OVER",
+    "PARTITION",
+    "PRIMARY",
+    "KEY",
+    "RIGHT",
+    "ROW_NUMBER",
+    "SECOND",
+    "SELECT",
+    "SEMI",
+    "SESSION",
+    "STRING",
+    "SYSTEM_TIME",
+    "TABLE",
+    "THEN",
+    "TIMESTAMP",
+    "TRUE",
+    "TUMBLE",
+    "UNION",
+    "USING",
+    "VALUES",
+    "WATERMARK",
+    "WHEN",
+    "WHERE",
+    "WINDOW",
+    "WITH",
+)
+COMMANDS = (".exit", ".help", ".jobs", ".mode", ".quit", ".read", ".tables")
+_LISTS = ("FUNCTIONS", "JOBS", "SETTINGS", "STATES", "TABLES", "VIEWS")
+_WORD = re.compile(r"[\w.`]*$")
+_LAST_WORDS = re.compile(r"(?:\b(\w+)\s+)?\b(\w+)\s*$")
+_TABLE_OF_ALIAS = r"\b(?:FROM|JOIN|,)\s+([\w.`]+)(?:\s+AS)?\s+{alias}\b"
+
+
+@dataclass(frozen=True)
+class CompletionNames:
+    """Names that a shell knows when it completes a text."""
+
+    tables: Sequence[str] = ()
+    """Tables, views, and state tables as `job.operator.table`."""
+    columns: Callable[[str], Sequence[str]] = field(default=lambda _: ())
+    """Columns of a table."""
+    functions: Sequence[str] = ()
+    jobs: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    by_word: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further names by the word before them, such as the modes after `.mode`."""
+
+
+def completed_word(text: str) -> str:
+    """Return the word at the end of a text, which completions replace.
+
+    >>> completed_word("SELECT count(bids.pr")
+    'bids.pr'
+    """
+    match = _WORD.search(text)
+    return match[0] if match else ""
+
+
+def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, PLR0911 - one return for each context
+    """Return what the last word of a text may become, sorted; the text is the statement up to the cursor.
+
+    >>> completions("SELECT * FROM b", CompletionNames(tables=["bids", "minutes"]))
+    ['bids']
+    """
+    word = completed_word(text)
+    before = text[: len(text) - len(word)]
+    if before.lstrip().startswith(".") or (not before.strip() and word.startswith(".")):
+        return _commands(before.strip(), word, names)
+    if not before.strip():
+        return _matching(word, (), keywords=STATEMENTS)
+    match = _LAST_WORDS.search(before)
+    last, second = (match[2].upper(), (match[1] or "").upper()) if match else ("", "")
+    if last == "SHOW":
+        return _matching(word, (), keywords=_LISTS)
+    if (second, last) == ("STOP", "JOB"):
+        return _matching(word, names.jobs)
+    if last in {"SET", "RESET"} and second in {"", last}:
+        return _matching(word, names.settings)
+    if last == "CREATE":
+        return _matching(word, (), keywords=("FUNCTION", "OR REPLACE VIEW", "TABLE", "TEMPORARY VIEW", "VIEW"))
+    if last == "STOP":
+        return _matching(word, (), keywords=("JOB",))
+    if last == "DROP":
+        return _matching(word, (), keywords=("FUNCTION", "TABLE", "VIEW"))
+    if last in {"FROM", "JOIN", "INTO", "DESCRIBE", "DESC"} or (last in {"TABLE", "VIEW"} and second != "CREATE"):
+        return _matching(word, names.tables, keywords=("TABLE",) if last in {"FROM", "JOIN"} else ())
+    if "." in word:
+        return _columns_of_table(text, word, names) or _matching(word, names.tables)
+    columns = [column for table in _mentioned(text, names.tables) for column in names.columns(table)]
+    functions = [f"{name}(" for name in names.functions] if word else []
+    return _matching(word, [*columns, *functions], keywords=KEYWORDS)
+
+
+def _commands(command: str, word: str, names: CompletionNames) -> list[str]:
+    if not command:
+        return _matching(word, COMMANDS)
+    return _matching(word, names.by_word.get(command.split(maxsplit=1)[0], ()))
+
+
+def _columns_of_table(text: str, word: str, names: CompletionNames) -> list[str]:
+    """Return the columns of the table or alias before the last dot."""
+    owner, _, part = word.rpartition(".")
+    known = {table.lower(): table for table in names.tables}
+    table = known.get(owner.lower())
+    if table is None:
+        match = re.search(_TABLE_OF_ALIAS.format(alias=re.escape(owner)), text, re.IGNORECASE)
+        table = known.get(match[1].lower()) if match else None
+    if table is None:
+        return []
+    return [f"{owner}.{column}" for column in _matching(part, names.columns(table))]
+
+
+def _mentioned(text: str, tables: Sequence[str]) -> list[str]:
+    words = set(re.findall(r"[\w.]+", text.lower()))
+    return [table for table in tables if table.lower() in words]
+
+
+def _matching(word: str, names: Iterable[str], *, keywords: Iterable[str] = ()) -> list[str]:
+    """Return names and keywords that begin with a word; keywords in the case of the word."""
+    lowered = word.lower()
+    is_lower = bool(word) and word == lowered
+    cased = [keyword.lower() if is_lower else keyword for keyword in keywords]
+    return sorted({name for name in (*names, *cased) if name.lower().startswith(lowered)}, key=str.lower)

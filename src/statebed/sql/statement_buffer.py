@@ -1,0 +1,92 @@
+"""Collects the lines that are typed into a shell, and gives the statements that are complete.
+
+A statement ends with a semicolon outside quotes, comments and parentheses of a statement set
+(`EXECUTE STATEMENT SET BEGIN ... END;`).
+"""
+
+from dataclasses import dataclass
+
+from statebed.errors import InputError
+from statebed.sql.source_text import SqlText
+from statebed.sql.sql_tokens import SqlToken, tokens_of
+
+_OPEN_QUOTE = "never closed"
+_SET_BEGINNINGS = (("EXECUTE", "STATEMENT", "SET"), ("BEGIN", "STATEMENT", "SET"))
+
+
+@dataclass
+class StatementBuffer:
+    """Text that has been typed, but not run."""
+
+    text: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but spaces and comments is waiting."""
+        try:
+            return not tokens_of(SqlText(self.text))
+        except InputError:
+            return False
+
+    @property
+    def open_mark(self) -> str:
+        """Character that the prompt of the next line shows: an open quote or comment, an open parenthesis, or `-`."""
+        try:
+            tokens = tokens_of(SqlText(self.text))
+        except InputError as error:
+            return error.what[0] if error.what[:2] != "/*" else "*"
+        depth = sum(token.is_symbol("(") - token.is_symbol(")") for token in tokens)
+        return "(" if depth > 0 else "-"
+
+    def clear(self) -> None:
+        self.text = ""
+
+    def add(self, line: str) -> list[str]:
+        """Add a line and return the statements that it completes, each with its semicolon."""
+        self.text += line.rstrip("\n") + "\n"
+        try:
+            tokens = tokens_of(SqlText(self.text))
+        except InputError as error:
+            if error.what.endswith(_OPEN_QUOTE):
+                return []
+            whole, self.text = self.text, ""
+            return [whole.strip()]
+        result, start = [], 0
+        for end in _ends(tokens):
+            result.append(self.text[start:end].strip())
+            start = end
+        self.text = self.text[start:]
+        if self.is_empty:
+            self.clear()
+        return [statement for statement in result if statement.strip(";").strip()]
+
+    def rest(self) -> list[str]:
+        """Return what is left at the end of the input as a statement, if it is one."""
+        whole, is_empty = self.text.strip(), self.is_empty
+        self.clear()
+        return [] if is_empty else [whole]
+
+
+def _ends(tokens: list[SqlToken]) -> list[int]:
+    """Return where complete statements end."""
+    result: list[int] = []
+    statement: list[SqlToken] = []
+    in_set = False
+    for token in tokens:
+        if not token.is_symbol(";"):
+            statement.append(token)
+            continue
+        if any(_begins(statement, words) for words in _SET_BEGINNINGS):
+            in_set = True
+        if in_set and len(statement) == 1 and statement[0].is_word("END"):
+            in_set = False
+        if not in_set:
+            result.append(token.span.end)
+        statement = []
+    return result
+
+
+def _begins(statement: list[SqlToken], words: tuple[str, ...]) -> bool:
+    return len(statement) >= len(words) and all(
+        token.is_word(word) for token, word in zip(statement, words, strict=False)
+    )

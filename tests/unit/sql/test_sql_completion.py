@@ -1,0 +1,58 @@
+"""Completion knows what may stand at the cursor."""
+
+import pytest
+
+from statebed.sql.completion import CompletionNames, completed_word, completions
+
+COLUMNS = {"bids": ["auction", "price", "ts"], "per_minute": ["auction", "n"], "job.totals.groups": ["auction", "sum"]}
+NAMES = CompletionNames(
+    tables=list(COLUMNS),
+    columns=lambda table: COLUMNS[table],
+    functions=["count", "coalesce", "my_function"],
+    jobs=["totals", "minutes"],
+    settings=["parallelism", "memory"],
+    by_word={".mode": ("table", "csv", "json")},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"SELECT", "CREATE TABLE", "SHOW"}),
+        ("sel", {"select"}),
+        ("CREATE T", {"TABLE", "TEMPORARY VIEW"}),
+        ("SHOW ", {"TABLES", "FUNCTIONS", "JOBS"}),
+        ("show t", {"tables"}),
+        ("SELECT * FROM b", {"bids"}),
+        ("SELECT * FROM bids JOIN per", {"per_minute"}),
+        ("SELECT * FROM job.", {"job.totals.groups"}),
+        ("SELECT job.totals.groups.s FROM x", set()),
+        ("INSERT INTO p", {"per_minute"}),
+        ("DESCRIBE b", {"bids"}),
+        ("DROP TABLE b", {"bids"}),
+        ("SELECT au FROM bids WHERE pr", {"price", "primary"}),
+        ("SELECT coun", {"count("}),
+        ("SELECT my", {"my_function("}),
+        ("SELECT count(*) FROM bids GROUP BY au", {"auction"}),
+        ("SELECT * FROM bids AS b WHERE b.p", {"b.price"}),
+        ("SELECT * FROM bids b WHERE b.", {"b.auction", "b.price", "b.ts"}),
+        ("SELECT bids.t", {"bids.ts"}),
+        ("STOP JOB t", {"totals"}),
+        ("SET par", {"parallelism"}),
+        ("RESET m", {"memory"}),
+        (".h", {".help"}),
+        (".mode c", {"csv"}),
+        ("SELECT *\nFROM b", {"bids"}),
+    ],
+)
+def test_completions(text: str, expected: set[str]) -> None:
+    found = completions(text, NAMES)
+    assert expected <= set(found)
+    assert all(match.lower().startswith(completed_word(text).lower()) for match in found)
+    if not expected:
+        assert not found
+
+
+def test_keywords_follow_the_case_of_the_word() -> None:
+    assert completions("SELECT a wh", NAMES) == ["when", "where"]
+    assert completions("SELECT a WH", NAMES) == ["WHEN", "WHERE"]

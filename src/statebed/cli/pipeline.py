@@ -60,9 +60,11 @@ def check(request: PipelineRequest) -> None:
 
 
 def explain(request: PipelineRequest) -> None:
-    """Print the plan of the job."""
-    for line in _pipeline(request).job.explain().splitlines():
-        output.say(line)
+    """Print the plan of the job, and the zones of each of its queries."""
+    pipeline = _pipeline(request)
+    from statebed.queries.explain import explained_text
+
+    output.say_lines(explained_text(pipeline.job))
 
 
 def run(request: PipelineRequest, *, once: bool, watch: bool, processing_time: str | None) -> None:

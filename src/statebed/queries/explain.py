@@ -11,9 +11,12 @@ from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode,
 from statebed.operators.labels import operator_label
 from statebed.present import notebook
 from statebed.queries.job import QueryJob
-from statebed.queries.plan_tree import PlanNode
+from statebed.queries.plan_tree import PlanNode, analysed_plan
 from statebed.queries.translation import Options, Translation
 from statebed.spark.api.stream import Transformed
+
+_HEAD_STEPS = frozenset({"Aggregate", "Expand", "Filter", "Generate", "Join", "LateralJoin", "MapPartitions", "Union"})
+"""Steps of Spark's plan that are worth a line."""
 
 
 @dataclass(frozen=True)
@@ -58,28 +61,71 @@ def explain(
 
 
 def explained(translation: Translation, result: Any) -> QueryExplanation:
-    """Describe a translated query."""
-    graph = translation.job.graph
+    """Describe a translated query: the parts of the job that its rows pass."""
+    job = translation.job
+    graph = job.graph
+    stream = result.stream if isinstance(result, Transformed) else result
     head: list[str] = []
     between: list[str] = []
-    for number, node in enumerate(graph.nodes):
+    for number in _nodes_before(graph, stream.edge):
+        node, edge = graph.nodes[number], Edge(number)
         match node:
             case SourceNode():
                 columns = ", ".join(node.columns.names)
-                head.append(f"{node.name}: {columns}; event time {event_time_text(graph, Edge(number))}")
-            case StepNode() if not _is_head(translation, number):
-                between.append(f"{node.step.text}")
-            case UnionNode():
-                between.append("union")
+                head.append(f"{node.name}: {columns}; event time {event_time_text(graph, edge)}")
+            case StepNode() if edge not in job.frames:
+                between.append(f"{node.step.text}{_time(graph, edge)}")
+            case UnionNode() if edge not in job.frames:
+                between.append(f"union{_time(graph, edge)}")
             case OperatorNode():
-                reads = ", ".join(_origin(graph, edge) for edge in node.inputs)
-                between.append(f"{node.operator.operator_id}: {operator_label(node.operator)}, reads {reads}")
+                reads = ", ".join(_origin(graph, input_) for input_ in node.inputs)
+                label = operator_label(node.operator)
+                between.append(f"{node.operator.operator_id}: {label}, reads {reads}{_time(graph, edge)}")
+    head += _head_steps(translation, stream.edge)
     tail = tuple(_step(node) for node in translation.tail_steps) if isinstance(result, Transformed) else ()
     return QueryExplanation(tuple(head), tuple(between), tail, tuple(translation.notes))
 
 
-def _is_head(translation: Translation, number: int) -> bool:
-    return Edge(number) in translation.job.frames
+def explained_text(job: QueryJob) -> str:
+    """Describe a job that was made from SQL text: the job as a whole, then each of its queries by zone."""
+    parts = [str(job.explain())]
+    for label, translation, result in job.sql_tables.translations:
+        zones = "\n".join(f"  {line}" for line in str(explained(translation, result)).splitlines())
+        parts.append(f"query {label}\n{zones}")
+    return "\n".join(parts)
+
+
+def _nodes_before(graph: Graph, edge: Edge) -> list[int]:
+    """Return the nodes that the rows of a stream pass, in the order in which they were added."""
+    numbers: set[int] = set()
+    waiting = [edge.node]
+    while waiting:
+        number = waiting.pop()
+        if number not in numbers:
+            numbers.add(number)
+            node = graph.nodes[number]
+            waiting += [] if isinstance(node, SourceNode) else [input_.node for input_ in node.inputs]
+    return sorted(numbers)
+
+
+def _head_steps(translation: Translation, last: Edge) -> list[str]:
+    """Describe what Spark computes between the sources and the first operators: filters, joins and the like."""
+    job, steps = translation.job, dict[str, None]()
+    before = _nodes_before(job.graph, last)
+    for number in before:
+        node = job.graph.nodes[number]
+        inputs = node.inputs if isinstance(node, OperatorNode | UnionNode | StepNode) else ()
+        first = [input_ for input_ in inputs if input_ in job.frames and Edge(number) not in job.frames]
+        first += [last] if last in job.frames and number == before[-1] else []
+        for edge in first:
+            plan = analysed_plan(job.frames[edge].df)
+            shown = [_step(entry) for entry in plan.walk() if entry.kind in _HEAD_STEPS]
+            steps |= dict.fromkeys(reversed(shown))
+    return list(steps)
+
+
+def _time(graph: Graph, edge: Edge) -> str:
+    return f"; event time {event_time_text(graph, edge)}" if graph.is_timed(edge) else ""
 
 
 def _origin(graph: Graph, edge: Edge) -> str:

@@ -30,6 +30,20 @@ class Ranking:
 
 
 @dataclass(frozen=True)
+class BroadcastRows:
+    """A table that was declared as a broadcast table."""
+
+    name: str
+    stream: JobStream
+    """Rows of the table, with all declared columns."""
+    columns: Mapping[int, str]
+    """Columns of the stream by attribute."""
+    key: tuple[str, ...]
+    deleted: str | None
+    """Column that is true in a row that removes the row of its key."""
+
+
+@dataclass(frozen=True)
 class Relation:
     """Rows of a node. In the head, `plan` gives them; behind an operator, `stream` does."""
 
@@ -59,6 +73,7 @@ class Relation:
     rankings: Mapping[int, Ranking] = field(default_factory=dict)
     is_versioned: bool = False
     """Whether rows are versions of keys, for FOR SYSTEM_TIME AS OF."""
+    broadcast: BroadcastRows | None = None
     tail: tuple[PlanNode, ...] = ()
     """Steps that Spark computes on the way to the sink."""
 

@@ -8,7 +8,7 @@ from statebed.queries.catalyst import outputs
 from statebed.queries.plan_tree import Expr, PlanNode
 from statebed.queries.pushed_filters import watermark_key
 from statebed.queries.refusals import UntranslatableError, refusal
-from statebed.queries.relation import Relation, distinct_names, fresh_name, renamed_ids
+from statebed.queries.relation import BroadcastRows, Relation, distinct_names, fresh_name, renamed_ids
 from statebed.queries.row_numbers import first_rows
 from statebed.queries.windows import WindowSpec, window_of, window_time_of
 from statebed.sql.query_rewriter import AS_OF
@@ -202,6 +202,7 @@ def _project_head(query: "Translation", node: PlanNode, child: Relation, express
     seen = frozenset(names) | {number for ranking in rankings.values() for number in ranking.references}
     return replace(
         projected,
+        broadcast=_renamed_broadcast(child, expressions),
         names=names,
         plan=plan,
         time=time,
@@ -211,6 +212,15 @@ def _project_head(query: "Translation", node: PlanNode, child: Relation, express
         pending={number: spec for number, spec in projected.pending.items() if number in seen},
         pending_parts={number: part for number, part in projected.pending_parts.items() if number in seen},
     )
+
+
+def _renamed_broadcast(child: Relation, expressions: Sequence[Expr]) -> BroadcastRows | None:
+    """Return the broadcast table with the columns that a selection renames."""
+    if child.broadcast is None:
+        return None
+    known = child.broadcast.columns
+    renamed = {one.id: known[one.value.id] for one in expressions if one.value.is_attribute and one.value.id in known}
+    return replace(child.broadcast, columns={**known, **renamed})
 
 
 def _project_behind(query: "Translation", child: Relation, expressions: Sequence[Expr]) -> Relation:

@@ -10,6 +10,7 @@ from statebed.flow.joins import AsOf, as_of
 from statebed.flow.spark_clock import MILLISECOND_US
 from statebed.format.stream_schema import Changes
 from statebed.operators.joins.interval import MAX_BOUND_US
+from statebed.queries.broadcast_joins import is_lookup, lookup_join
 from statebed.queries.conditions import JoinConditions, conditions_of
 from statebed.queries.expression_text import ExpressionText
 from statebed.queries.plan_tree import Expr, PlanNode
@@ -45,6 +46,13 @@ def join(query: "Translation", node: PlanNode) -> Relation:
         right=right.ids,
         times=(left.times, right.times),
     )
+    if is_lookup(left, right):
+        if right.is_versioned:
+            raise UntranslatableError(
+                "FOR SYSTEM_TIME AS OF needs versions of a table, but a broadcast table has only the newest rows",
+                "leave FOR SYSTEM_TIME AS OF out, or remove the option 'broadcast' from the table",
+            )
+        return lookup_join(query, left, right, how, conditions)
     if right.is_versioned:
         return _temporal_join(query, left, right, how, conditions)
     if not conditions.equal and conditions.lower_us is None:

@@ -31,6 +31,8 @@ CLOCKS = ("spark", "statebed")
 _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join", "Window"})
 _WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _PASSES = frozenset({"SubqueryAlias", "View"})
+_ROW_WISE = frozenset({"Filter", "Project", "SubqueryAlias"})
+"""Steps between the results of an operator and the alias that names it."""
 Step = Callable[["Translation", PlanNode], Relation]
 
 
@@ -71,6 +73,9 @@ class Translation:
         """Number of stateful steps above the node that is visited."""
         self.clock = spark_clock(self.catalyst, self.plan) if options.follows_spark else None
         self._operators: dict[str, int] = {}
+        self.visited: list[PlanNode] = []
+        """Nodes that are being visited, from the root to the current one."""
+        self._aliases = _aliases_of(self.plan)
         self._tail_reason = ""
 
     def result(self) -> Any:
@@ -97,6 +102,13 @@ class Translation:
 
     def visit(self, node: PlanNode) -> Relation:
         """Return the rows of a node."""
+        self.visited.append(node)
+        try:
+            return self._visit(node)
+        finally:
+            self.visited.pop()
+
+    def _visit(self, node: PlanNode) -> Relation:
         if node.kind in NEVER and node.is_streaming:
             if not self.options.whole_table or node.kind not in ALLOWED_OVER_TABLES:
                 raise refusal(node, *NEVER[node.kind])
@@ -183,7 +195,13 @@ class Translation:
         )
 
     def operator_name(self, kind: str) -> str:
-        """Return a name for the next operator of a kind: by its place in the query, the same in every start."""
+        """Return a name for the next operator of a kind: the alias of its results, else by its place in the query.
+
+        The name is the same in every start.
+        """
+        alias = self._aliases.get(id(self.visited[-1])) if self.visited else None
+        if alias is not None and alias not in self.job.graph.names:
+            return alias
         self._operators[kind] = self._operators.get(kind, 0) + 1
         count = self._operators[kind]
         name = kind if count == 1 else f"{kind}_{count}"
@@ -294,6 +312,21 @@ class Translation:
                 value = quoted(writer.columns[number])
             texts.append(f"{value} as {quoted(name)}")
         return relation.behind.select(*texts)
+
+
+def _aliases_of(plan: PlanNode) -> dict[int, str]:
+    """Return the names that `df.alias(...)` gives to the results of stateful steps, by node; the nearest one counts."""
+    names: dict[int, str] = {}
+    for node in plan.walk():
+        if node.kind != "SubqueryAlias":
+            continue
+        label = str(node.fields["identifier"]["name"])
+        below = node.child
+        while below.kind in _ROW_WISE and len(below.children) == 1:
+            below = below.child
+        if below.kind in _STATEFUL and label.isidentifier() and label.isascii() and not label.startswith("_"):
+            names[id(below)] = label
+    return names
 
 
 _STEPS: dict[str, Step] = {

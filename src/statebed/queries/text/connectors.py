@@ -17,6 +17,10 @@ from statebed.sql.source_text import SqlSpan, SqlText
 from statebed.sql.statements import CreateTable
 
 CONNECTOR = "connector"
+BROADCAST = "broadcast"
+DELETED = "deleted"
+COMMON_OPTIONS = (CONNECTOR, BROADCAST, DELETED)
+"""Options of every connector."""
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -102,7 +106,7 @@ class Connector:
         name = statement.options[CONNECTOR].text
         values: dict[str, Any] = {}
         for option, value in statement.options.items():
-            if option == CONNECTOR:
+            if option in COMMON_OPTIONS:
                 continue
             known = self.options.get(option)
             if known is None and option.startswith(self.prefixes or ("\0",)):

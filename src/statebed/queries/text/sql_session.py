@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from statebed.errors import InputError, StatebedError
+from statebed.queries.explain import explained_text
 from statebed.queries.job import QueryJob
 from statebed.queries.text.connectors import CONNECTOR
 from statebed.queries.text.live_query import LiveQuery
@@ -250,7 +251,7 @@ class SqlSession:
         """Return the plan of the job that a statement would start."""
         job = self._job(self._name_for([statement]))
         job.run_statements(source, [statement])
-        return str(job.explain())
+        return explained_text(job)
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 

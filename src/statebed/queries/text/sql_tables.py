@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from statebed.queries.text.spark_errors import quiet_analysis, text_error
 from statebed.queries.text.table_definitions import TableDefinition
-from statebed.queries.text.text_translation import TextTranslation
+from statebed.queries.text.text_translation import BroadcastDeclaration, TextTranslation
 from statebed.queries.translation import Options
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
@@ -32,6 +32,8 @@ class SqlTables:
         self.views: dict[str, DataFrame] = {}
         self.definitions: dict[str, TableDefinition] = {}
         self._texts: dict[str, SparkQuery] = {}
+        self.translations: list[tuple[str, TextTranslation, JobStream]] = []
+        """Translated queries, with the names of their outermost blocks."""
 
     @property
     def names(self) -> list[str]:
@@ -77,9 +79,16 @@ class SqlTables:
             raise query.rewritten.source.mistake(
                 "the query reads no stream", span, fix=f"read one of the tables {', '.join(self.names) or '(none)'}"
             )
-        translation = TextTranslation(self._job, df, options, query=query, texts=self._texts, sources=self._sources)
+        translation = TextTranslation(
+            self._job, df, options, query=query, texts=self._texts, sources=self._sources, broadcasts=self._broadcasts()
+        )
         stream: JobStream = translation.result()
+        self.translations.append((query.blocks[0].label, translation, stream))
         return stream
+
+    def _broadcasts(self) -> dict[str, BroadcastDeclaration]:
+        declared = {name: definition.broadcast for name, definition in self.definitions.items()}
+        return {name: entry for name, entry in declared.items() if entry is not None}
 
     def _mentioned(self, tokens: tuple[SqlToken, ...], source: SqlText) -> list[str]:
         words = {

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from statebed.errors import InputError
 from statebed.format.stream_schema import Changes
 from statebed.queries.text.connector_list import CONNECTORS
-from statebed.queries.text.connectors import CONNECTOR, Connector, SqlTableRequest, connector_of
+from statebed.queries.text.connectors import BROADCAST, CONNECTOR, DELETED, Connector, SqlTableRequest, connector_of
 from statebed.queries.text.spark_errors import quiet_analysis, text_error
+from statebed.queries.text.text_translation import BroadcastDeclaration
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream, Transformed
 from statebed.spark.plan.head_expressions import named_column
@@ -34,7 +35,9 @@ class TableDefinition:
     def of(cls, job: Job, source: SqlText, statement: CreateTable) -> "TableDefinition":
         """Check the definition of a table."""
         connector = connector_of(source, statement, CONNECTORS)
-        return cls(job, connector, connector.request(source, statement, job.spark))
+        definition = cls(job, connector, connector.request(source, statement, job.spark))
+        definition._check_broadcast()
+        return definition
 
     @property
     def name(self) -> str:
@@ -51,6 +54,55 @@ class TableDefinition:
     @property
     def is_readable(self) -> bool:
         return self.connector.read is not None
+
+    @property
+    def broadcast(self) -> BroadcastDeclaration | None:
+        """How the table is broadcast to all subtasks; None if it is not."""
+        option = self.statement.options.get(BROADCAST)
+        if option is None or option.text.lower() != "true":
+            return None
+        deleted = self.statement.options.get(DELETED)
+        key = tuple(self._declared(name.text) for name in self.statement.primary_key)
+        return BroadcastDeclaration(self.name, key, None if deleted is None else self._declared(deleted.text))
+
+    def _declared(self, name: str) -> str:
+        """Return a column's name as it was declared."""
+        return next((column for column in self.column_names if column.lower() == name.lower()), name)
+
+    def _check_broadcast(self) -> None:
+        source, options = self.request.source, self.statement.options
+        if BROADCAST in options and options[BROADCAST].text.lower() not in {"true", "false"}:
+            text = options[BROADCAST].text
+            raise self.request.mistake(
+                f"broadcast must be true or false, got {text!r}", BROADCAST, fix="write broadcast = 'true'"
+            )
+        if self.broadcast is None:
+            if DELETED in options:
+                raise source.mistake(
+                    "'deleted' is an option of broadcast tables",
+                    self.statement.option_names[DELETED],
+                    fix="add broadcast = 'true', or remove it",
+                )
+            return
+        if not self.is_readable:
+            kind = options[CONNECTOR].text
+            raise source.mistake(
+                f"a table of the connector {kind!r} cannot be read, so it cannot be broadcast",
+                self.statement.option_names[BROADCAST],
+                fix="remove the option 'broadcast'",
+            )
+        if not self.statement.primary_key:
+            raise source.mistake(
+                f"the broadcast table {self.name} has no primary key, by which its rows replace one another",
+                self.statement.option_names[BROADCAST],
+                fix="add PRIMARY KEY (column)",
+            )
+        if DELETED in options and options[DELETED].text.lower() not in [name.lower() for name in self.column_names]:
+            raise self.request.mistake(
+                f"'deleted' must name a boolean column, but there is no column {options[DELETED].text!r}",
+                DELETED,
+                fix=f"the columns are {', '.join(self.column_names)}",
+            )
 
     def opened(self) -> tuple[DataFrame, tuple[str, dt.timedelta] | None]:
         """Return the rows of the table as a streaming DataFrame, and its watermark."""

@@ -1,6 +1,7 @@
 """Translation of a query that came from text: operators are named after its blocks, refusals point into it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -8,13 +9,26 @@ from pyspark.sql import DataFrame
 from statebed.errors import StatebedError
 from statebed.queries.catalyst import outputs
 from statebed.queries.plan_tree import PlanNode
-from statebed.queries.relation import Relation
+from statebed.queries.refusals import refusal
+from statebed.queries.relation import BroadcastRows, Relation
 from statebed.queries.translation import Options, Translation
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
 from statebed.sql.query_blocks import block_at
 from statebed.sql.query_rewriter import SparkQuery
 from statebed.sql.source_text import SqlSpan
+
+_OVER_BROADCAST = frozenset({"Join", "Project", "SubqueryAlias", "View"})
+"""Steps that the rows of a broadcast table may pass."""
+
+
+@dataclass(frozen=True)
+class BroadcastDeclaration:
+    """Options of a table that is declared as a broadcast table."""
+
+    name: str
+    key: tuple[str, ...]
+    deleted: str | None
 
 
 class TextTranslation(Translation):
@@ -33,12 +47,15 @@ class TextTranslation(Translation):
         query: SparkQuery,
         texts: Mapping[str, SparkQuery],
         sources: Mapping[str, JobStream],
+        broadcasts: Mapping[str, BroadcastDeclaration],
     ) -> None:
         super().__init__(job, df, options)
         self._query = query
         self._texts = texts
         self._sources = sources
-        self._visited: list[PlanNode] = []
+        self._broadcasts = broadcasts
+        self._broadcast_nodes: set[int] = set()
+        """Nodes whose rows are those of a broadcast table."""
         self._leaves: dict[frozenset[int], str] = {}
         """Tables by the attributes of their streams."""
 
@@ -49,15 +66,12 @@ class TextTranslation(Translation):
             raise self._placed(error, None) from error
 
     def visit(self, node: PlanNode) -> Relation:
-        self._visited.append(node)
         try:
             if node.kind == "SubqueryAlias":
                 self._note_source(node)
-            return super().visit(node)
+            return self._with_broadcast(node, super().visit(node))
         except StatebedError as error:
             raise self._placed(error, node) from error
-        finally:
-            self._visited.pop()
 
     def operator_name(self, kind: str) -> str:
         """Name an operator after its block: `NAME` hint, or the block's label and the kind of operator."""
@@ -65,7 +79,7 @@ class TextTranslation(Translation):
         block = block_at(query.blocks, span)
         name = f"{block.label}_{kind}"
         if block.hint is not None:
-            is_inner = kind == "join" and block.is_grouped
+            is_inner = kind in {"join", "lookup"} and block.is_grouped
             name = f"{block.hint}_{kind}" if is_inner or block.hint in self.job.graph.names else block.hint
         result, count = name, 1
         while result in self.job.graph.names:
@@ -94,6 +108,27 @@ class TextTranslation(Translation):
                 if not entry.children and entry.is_streaming:
                     self._leaves[frozenset(outputs(entry.handle))] = name
 
+    def _with_broadcast(self, node: PlanNode, relation: Relation) -> Relation:
+        """Mark the rows of a broadcast table; refuse steps that would see its changes instead of its rows."""
+        if node.kind == "SubqueryAlias" and node.child.kind == "View":
+            name = str(node.fields["identifier"]["name"]).lower()
+            declared = self._broadcasts.get(name)
+            if declared is not None:
+                names = outputs(node.handle).names
+                columns = {number: column for number, column in names.items() if column in self._sources[name].columns}
+                rows = BroadcastRows(declared.name, self._sources[name], columns, declared.key, declared.deleted)
+                relation = replace(relation, broadcast=rows)
+        below = [child for child in node.children if id(child) in self._broadcast_nodes]
+        if below and node.kind not in _OVER_BROADCAST:
+            raise refusal(
+                node,
+                "a broadcast table can only be joined with a stream: its rows replace one another by key",
+                "join it first, and filter or aggregate the results; or remove the option 'broadcast'",
+            )
+        if relation.broadcast is not None:
+            self._broadcast_nodes.add(id(node))
+        return relation
+
     def _registered(self, frame: DataFrame) -> str | None:
         """Return the table that a frame reads, if it reads a single one."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
@@ -102,9 +137,9 @@ class TextTranslation(Translation):
         names = {self._leaves.get(frozenset(outputs(entry))) for entry in streams}
         return names.pop() if len(names) == 1 else None
 
-    def _place(self) -> tuple[SparkQuery, SqlSpan]:
+    def _place(self, visited: PlanNode | None = None) -> tuple[SparkQuery, SqlSpan]:
         """Return the place of the node that is visited, or of the nearest one around it that has a place."""
-        for node in reversed(self._visited):
+        for node in [*([] if visited is None else [visited]), *reversed(self.visited)]:
             result = self._origin(node)
             if result is not None:
                 return result
@@ -122,7 +157,7 @@ class TextTranslation(Translation):
     def _placed(self, error: StatebedError, node: PlanNode | None) -> StatebedError:
         if isinstance(error.__cause__, StatebedError) and "^" in error.where:
             return error  # an inner node has placed it
-        query, span = self._place()
+        query, span = self._place(node)
         if node is None:
             whole = self._query.rewritten
             query, span = self._query, whole.origin(SqlSpan(0, len(whole.text)))

@@ -73,7 +73,7 @@ def _looked_up(
     writer = ExpressionText({**left.columns, **shown}, left.windows, functions=query.job.graph.functions)
     condition = " and ".join(writer.text(part) for part in conditions.rest) or None
     try:
-        found = left.behind.lookup(
+        results = left.behind.lookup(
             right.broadcast(*rows.key, deleted=rows.deleted, name=rows.name),
             on=pairs or None,
             how=how,
@@ -83,13 +83,13 @@ def _looked_up(
     except StatebedError as error:
         raise UntranslatableError(error.what, error.fix) from error
     if how not in {"inner", "left"}:
-        return _result(stream, left, found)
-    moved = _table_values(found, shown, table, rows)
+        return _result(stream, left, results)
+    moved = _table_values(results, shown, table, rows)
     texts = {name: text for name, text in moved.values() if text is not None}
     return _result(
         stream,
         left,
-        query.extended(found, texts),
+        query.extended(results, texts),
         names=table.names,
         columns={number: name for number, (name, _) in moved.items()},
     )
@@ -98,7 +98,7 @@ def _looked_up(
 def _result(
     stream: Relation,
     left: Relation,
-    found: JobStream,
+    results: JobStream,
     *,
     names: Mapping[int, str] | None = None,
     columns: Mapping[int, str] | None = None,
@@ -107,7 +107,7 @@ def _result(
     return Relation(
         names={**stream.names, **(names or {})},
         label=stream.label,
-        stream=found,
+        stream=results,
         columns={**left.columns, **(columns or {})},
         windows=left.windows,
         shapes=left.shapes,
@@ -116,7 +116,7 @@ def _result(
 
 
 def _table_values(
-    found: JobStream, shown: Mapping[int, str], table: Relation, rows: BroadcastRows
+    results: JobStream, shown: Mapping[int, str], table: Relation, rows: BroadcastRows
 ) -> dict[int, tuple[str, str | None]]:
     """Return the columns of the table in the results by attribute, with the text of those that have to be computed.
 
@@ -124,7 +124,7 @@ def _table_values(
     is false in every row that the table has.
     """
     result: dict[int, tuple[str, str | None]] = {}
-    taken = list(found.columns)
+    taken = list(results.columns)
     for number, label in table.names.items():
         column = shown.get(number)
         if column is not None and column in rows.columns.values():

@@ -219,7 +219,8 @@ def _renamed_broadcast(child: Relation, expressions: Sequence[Expr]) -> Broadcas
     if child.broadcast is None:
         return None
     known = child.broadcast.columns
-    renamed = {one.id: known[one.value.id] for one in expressions if one.value.is_attribute and one.value.id in known}
+    plain = [entry for entry in expressions if entry.value.is_attribute and entry.value.id in known]
+    renamed = {entry.id: known[entry.value.id] for entry in plain}
     return replace(child.broadcast, columns={**known, **renamed})
 
 

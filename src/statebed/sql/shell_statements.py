@@ -256,7 +256,17 @@ def _depth(tokens: tuple[SqlToken, ...]) -> int:
     return sum(token.is_symbol("(") - token.is_symbol(")") for token in tokens)
 
 
-def dotted_names(source: SqlText, tokens: tuple[SqlToken, ...]) -> list[tuple[tuple[str, ...], SqlSpan]]:
+@dataclass(frozen=True)
+class DottedName:
+    """A name of two or more parts."""
+
+    parts: tuple[str, ...]
+    span: SqlSpan
+    is_table: bool
+    """Whether it stands directly after FROM or JOIN."""
+
+
+def dotted_names(source: SqlText, tokens: tuple[SqlToken, ...]) -> list[DottedName]:
     """Return the names of two and more parts in a query: `job.operator.table`, and columns of tables."""
     result = []
     place = 0
@@ -269,7 +279,8 @@ def dotted_names(source: SqlText, tokens: tuple[SqlToken, ...]) -> list[tuple[tu
                 break
             end += 2
         if len(parts) > 1:
-            result.append((tuple(parts), tokens[place].span.to(tokens[end].span)))
+            is_table = place > 0 and tokens[place - 1].is_word("FROM", "JOIN")
+            result.append(DottedName(tuple(parts), tokens[place].span.to(tokens[end].span), is_table))
         place = end + 1
     return result
 

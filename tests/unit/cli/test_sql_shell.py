@@ -28,6 +28,17 @@ def test_state_is_selected_by_job_operator_and_table(statebed: Call, rides: Path
         assert json.loads(outcome.out) == {"n": expected}
 
 
+def test_finished_results_are_shown_instead_of_stored_columns(
+    statebed: Call, rides: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "DESCRIBE earned.groups;\n.results on\nDESCRIBE earned.groups;\n.results off"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    outcome = statebed("sql", "--state", rides, "--format", "csv")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("_total_rest") == 1
+    assert outcome.out.count("total,double") == 2
+
+
 def test_a_join_of_two_state_tables_is_csv(statebed: Call, rides: Path) -> None:
     text = "SELECT count(*) AS n, 'a,b' AS t FROM rides.earned.groups AS a JOIN rides.earned.groups AS b USING (driver)"
     lines = statebed("sql", "--state", rides, "--format", "csv", "-e", text).out.splitlines()
@@ -52,11 +63,13 @@ def test_statements_from_a_pipe_attach_show_and_describe(
     [
         ("SELECT nope FROM rides.earned.groups", ["nope", "line 1, column 8", "^^^^"]),
         ("SELECT 1\nFROM rides.earned.groups WHERE total >", ["line 2", "^"]),
+        ("SELECT * FROM rides.earned.nothing", ["there is no state table rides.earned.nothing", "rides.earned.groups"]),
         ("DESCRIBE no.such.thing", ["there is no table 'no.such.thing'", "^^^"]),
         ("ATTACH '/no/such/folder'", ["does not exist", "column 8"]),
         ("DETACH 'x'", ["is not attached"]),
         ("SHOW NOTHING", ["expected one of TABLES"]),
         (".nothing", ["there is no command '.nothing'"]),
+        (".results maybe", [".results must be on or off"]),
         (".mode xml", [".mode must be one of"]),
         (".read /no/such/file", ["cannot read the SQL"]),
         ("DROP VIEW v", ["there is no view 'v'"]),

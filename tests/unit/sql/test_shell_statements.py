@@ -98,8 +98,9 @@ def test_a_limit_at_the_end_is_that_of_the_shell() -> None:
 
 def test_names_with_dots() -> None:
     source = SqlText('SELECT b.x, "my-job".op.t.y FROM bids.totals.groups AS b JOIN `a b`.c ON 1.5 = t . z')
-    names = [parts for parts, _ in dotted_names(source, parse_query(source).tokens)]
-    assert names == [
+    names = dotted_names(source, parse_query(source).tokens)
+    assert [source.slice(name.span) for name in names if name.is_table] == ["bids.totals.groups", "`a b`.c"]
+    assert [name.parts for name in names] == [
         ("b", "x"),
         ("my-job", "op", "t", "y"),
         ("bids", "totals", "groups"),

@@ -47,6 +47,7 @@ class StateCatalogue:
         self._names: tuple[StateName, ...] = ()
         self._read_at = -_FRESH_SECONDS
         self._columns: dict[StateName, tuple[str, ...]] = {}
+        self._results = False
 
     def attach(self, location: str) -> list[str]:
         """Add a location and return its jobs; raise InputError if it is none."""
@@ -68,6 +69,11 @@ class StateCatalogue:
             )
         self.locations.remove(location)
         self.forget()
+
+    def show_results(self, on: bool) -> None:
+        """Show finished results of aggregates and top-n where a table has them, or the stored columns."""
+        self._results = on
+        self._columns.clear()
 
     def forget(self) -> None:
         """Read the names again when they are next needed."""
@@ -117,8 +123,8 @@ class StateCatalogue:
         """Open a table at the newest epoch; again with a newer one if clean-up removes it meanwhile."""
         for _ in range(ATTEMPTS - 1):
             with suppress(EpochNotRetainedError, MissingFileError):
-                return _epoch_of(name).read(name.operator, name.table)
-        return _epoch_of(name).read(name.operator, name.table)
+                return _epoch_of(name).read(name.operator, name.table, results=self._results)
+        return _epoch_of(name).read(name.operator, name.table, results=self._results)
 
 
 def _epoch_of(name: StateName) -> PinnedEpoch:

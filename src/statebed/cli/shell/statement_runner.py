@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1000
 """Rows of a result that an interactive shell shows unless the query has a LIMIT."""
+_SWITCH = ("on", "off")
 _JOB_OPTIONS = ("job", "processing_time")
 _MICROSECONDS = 1_000_000
 
@@ -120,6 +121,10 @@ class StatementRunner:
                 raise InputError(
                     f".mode must be one of {', '.join(FORMATS)}, got {argument!r}", fix="write .mode table"
                 )
+            case ".results" if argument in _SWITCH:
+                self._states.show_results(argument == "on")
+            case ".results":
+                raise InputError(f".results must be on or off, got {argument!r}", fix="write .results on")
             case ".read":
                 self._read(argument, interrupted)
             case _:
@@ -231,11 +236,19 @@ class StatementRunner:
     def _state_names(self, source: SqlText, statement: SelectQuery) -> list[tuple[tuple[str, ...], StateName]]:
         """Return the state tables that a query reads, as it writes them."""
         tables = {entry.name.lower() for entry in self._session.tables} if self._session is not None else set()
-        dotted = [parts for parts, _ in dotted_names(source, statement.query.tokens)]
-        resolved = [
-            (parts, self._states.resolve(parts)) for parts in dict.fromkeys(dotted) if parts[0].lower() not in tables
-        ]
-        return [(parts, name) for parts, name in resolved if name is not None]
+        result: dict[tuple[str, ...], StateName] = {}
+        for name in dotted_names(source, statement.query.tokens):
+            state = None if name.parts[0].lower() in tables else self._states.resolve(name.parts)
+            if state is not None:
+                result[name.parts] = state
+            elif name.is_table:
+                known = ", ".join(map(str, self._states.names))
+                raise source.mistake(
+                    f"there is no state table {'.'.join(name.parts)}",
+                    name.span,
+                    fix=f"the state tables are {known}" if known else "ATTACH the state location of its job",
+                )
+        return list(result.items())
 
     def _select_state(
         self,
@@ -387,7 +400,7 @@ class StatementRunner:
             functions=[*FUNCTIONS, *([] if session is None else session.functions)],
             jobs=[] if session is None else list(session.jobs),
             settings=[*_JOB_OPTIONS, *DECLARATIONS],
-            by_word={".mode": FORMATS},
+            by_word={".mode": FORMATS, ".results": _SWITCH},
         )
 
     def _note_start(self) -> None:

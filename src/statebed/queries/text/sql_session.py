@@ -149,9 +149,7 @@ class SqlSession:
         catalogue = self._catalogue_job()
         try:
             catalogue.run_statements(source, [statement])
-            if not isinstance(statement, CreateFunction):
-                schema = catalogue.sql_tables.schema_of(statement.name.text)
-                self._columns[statement.name.text.lower()] = () if schema is None else tuple(schema.names)
+            self._columns[statement.name.text.lower()] = _columns_of(catalogue, statement)
         except StatebedError:
             self._forget_catalogue()
             raise
@@ -217,8 +215,15 @@ class SqlSession:
         return None
 
     def schema_of(self, name: str) -> StructType | None:
-        """Return the columns of a table or view; None if it declares none."""
-        return self._catalogue_job().sql_tables.schema_of(name)
+        """Return the columns of a table or view; None if it declares none.
+
+        A table that cannot be opened, because it was not written yet, has its declared columns.
+        """
+        tables = self._catalogue_job().sql_tables
+        try:
+            return tables.schema_of(name)
+        except StatebedError:
+            return tables.definitions[name.lower()].request.physical_schema
 
     def columns_of(self, name: str) -> tuple[str, ...]:
         """Return the columns of a table or view without a call of Spark."""
@@ -325,8 +330,19 @@ class SqlSession:
         return chosen.job_with(name, state or self._fixed_state, fixed, spark)
 
 
-def _same(one: str, other: str) -> bool:
-    return one.lower() == other.lower()
+def _columns_of(catalogue: QueryJob, statement: CreateTable | CreateView | CreateFunction) -> tuple[str, ...]:
+    """Return the columns of a new definition; raise InputError if it declares a type that is none."""
+    tables, name = catalogue.sql_tables, statement.name.text.lower()
+    if isinstance(statement, CreateTable):
+        tables.definitions[name].check_types()
+        return tuple(tables.definitions[name].column_names)
+    if isinstance(statement, CreateView):
+        return tuple(tables.views[name].columns)
+    return ()
+
+
+def _same(name: str, other: str) -> bool:
+    return name.lower() == other.lower()
 
 
 def _one_line(text: str) -> str:

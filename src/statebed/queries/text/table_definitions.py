@@ -51,6 +51,10 @@ class TableDefinition:
     def column_names(self) -> list[str]:
         return [column.name.text for column in self.statement.columns]
 
+    def check_types(self) -> None:
+        """Raise InputError if the type of a column is none of Spark's."""
+        _ = self.request.physical_schema
+
     @property
     def is_readable(self) -> bool:
         return self.connector.read is not None

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,13 @@ def test_a_terminal_shows_streams_runs_jobs_and_selects_their_state(tmp_path: Pa
         typed("CREATE TABLE totals (auction BIGINT, n BIGINT) WITH (connector = 'blackhole');", shows="created totals")
         typed("INSERT INTO totals SELECT auction, count(*) FROM bids GROUP BY auction;", shows="job totals writes to")
         typed("SHOW JOBS;", shows=r"totals +running")
-        for _ in range(WAIT):
+        deadline = time.monotonic() + WAIT
+        while time.monotonic() < deadline:
             shell.sendline("SELECT count(*) AS keys FROM totals.totals_aggregate.groups;")
             if shell.expect([r"\n +4\r\n", r"\(1 row, ", r"what to do"]) == 0:
                 break
             shell.expect_exact("statebed> ")
+            time.sleep(1)
         shell.expect_exact("statebed> ")
         typed("SHOW TABLES;", shows=r"totals\.totals_aggregate\.groups +state")
         typed("EXPLAIN SELECT auction, max(price) FROM bids GROUP BY auction;", shows="select_aggregate")

@@ -62,7 +62,7 @@ def _looked_up(
     rows = table.broadcast
     assert rows is not None
     columns = _table_columns(table, rows)
-    right = rows.stream.select(*map(quoted, rows.columns.values()), f"true as {PRESENT}")
+    right = rows.stream.select(*map(quoted, rows.stream.columns), f"true as {PRESENT}")
     names = [f"join_key_{place}" for place in range(len(conditions.equal))]
     keys = dict(zip(names, (a for a, _ in conditions.equal), strict=True))
     left = query.materialised(stream, keys, avoid=right.columns)

@@ -76,6 +76,19 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
     for grouping in groupings:
         if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
             windows.append(grouping)
+        elif grouping.is_attribute and grouping.is_session:
+            raise UntranslatableError(
+                f"it groups by {grouping.name}, a session window, "
+                + (
+                    "in complete mode"
+                    if grouping.id in child.pending
+                    else "whose sessions Spark merges once more"
+                    if grouping.id in child.windows
+                    else "over a column that is not the event time of the rows"
+                ),
+                "declare the column by withWatermark, group by session_window(ts, '5 minutes') directly, and use "
+                "outputMode('append')",
+            )
         elif grouping.is_attribute and grouping.id in child.windows:
             passed.append(grouping)
         elif grouping.kind != "Literal":

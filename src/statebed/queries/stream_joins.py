@@ -1,12 +1,13 @@
 """Joins of two streams."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from statebed.errors import StatebedError
 from statebed.flow.intervals import Interval
 from statebed.flow.joins import AsOf, as_of
+from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import MILLISECOND_US
 from statebed.format.stream_schema import Changes
 from statebed.operators.joins.interval import MAX_BOUND_US
@@ -121,12 +122,10 @@ class _Join:
         query, equal = self.query, self.conditions.equal
         names = [f"join_key_{place}" for place in range(len(equal))]
         window = self._pending_window(names)
-        left = query.materialised(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window=window)
+        left = self._side(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window, ())
         keys = [name for name in left.behind.columns if name.startswith("join_key_")]
         avoid = [name for name in left.behind.columns if name not in keys]
-        right = query.materialised(
-            self.right, dict(zip(names, (b for _, b in equal), strict=True)), avoid=avoid, window=window
-        )
+        right = self._side(self.right, dict(zip(names, (b for _, b in equal), strict=True)), window, avoid)
         columns, windows = {**left.columns, **right.columns}, {**left.windows, **right.windows}
         self._check_one_sided()
         within = None if self.as_of is not None else self._within(left, right)
@@ -151,6 +150,15 @@ class _Join:
         except StatebedError as error:
             raise UntranslatableError(error.what, error.fix) from error
         return self._described(left, right, stream, within)
+
+    def _side(self, relation: Relation, keys: Mapping[str, Expr], window: str | None, avoid: Sequence[str]) -> Relation:
+        """Return a side with a column for each key; a window that an operator computed has two, on both sides."""
+        side = self.query.materialised(relation, keys, avoid=avoid, window=window if relation.is_head else None)
+        if window is None or not relation.is_head or (self.left.is_head and self.right.is_head):
+            return side
+        kept = [quoted(name) for name in side.behind.columns if name != window]
+        ends = (f"{quoted(window)}.start as {quoted(window)}", f"{quoted(window)}.end as {window}_end")
+        return replace(side, stream=side.behind.select(*kept, *ends))
 
     def _within(self, left: Relation, right: Relation) -> Interval | None:
         """Return the bounds of the time difference; None for a join that updates its results for ever."""
@@ -195,12 +203,12 @@ class _Join:
                     )
 
     def _pending_window(self, names: Sequence[str]) -> str | None:
-        """Return the key that is a window of rows of both sides; None if no key is, or operators made the windows."""
+        """Return the key that is a window of rows, in the head, of one side or both; None if no key is."""
         for name, (a, b) in zip(names, self.conditions.equal, strict=True):
             sides = ((a, self.left), (b, self.right))
-            if all(
-                side.is_head and attribute.is_attribute and attribute.id in side.pending for attribute, side in sides
-            ):
+            of_rows = [side.is_head and key.is_attribute and key.id in side.pending for key, side in sides]
+            computed = [key.is_attribute and key.id in side.windows for key, side in sides]
+            if any(of_rows) and all(row or window for row, window in zip(of_rows, computed, strict=True)):
                 return name
         return None
 

@@ -5,8 +5,8 @@ StreamingSessionWindowSuite and MultiStatefulOperatorsSuite. Values that depend 
 as which of two duplicates stays, are left out of the selected columns.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -20,6 +20,10 @@ class Case:
     name: str
     build: Callable[[Tables], DataFrame]
     mode: str = "append"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the session."""
+    ordered: bool = False
+    """Whether the rows of a file must be in the order of their times."""
 
     def __str__(self) -> str:
         return f"{self.name}-{self.mode}"
@@ -66,6 +70,13 @@ def _session() -> Column:
 
 def _sql(name: str, text: str, mode: str = "append") -> Case:
     return Case(name, lambda t: t.sql(text), mode)
+
+
+LATEST = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
+
+
+def _within_watermark(*keys: str) -> Callable[[Tables], DataFrame]:
+    return lambda t: t.marked().where("ts is not null").dropDuplicatesWithinWatermark([*keys]).select(*keys, "ts")
 
 
 CORE = [
@@ -121,6 +132,12 @@ CORE = [
         ),
     ),
     Case("ordered", lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s")).orderBy("s").limit(2), "complete"),
+    Case("within_watermark_two_keys", _within_watermark("k", "g"), ordered=True),
+    Case(
+        "latest_watermark_union",
+        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_minute()).count(),
+        settings=LATEST,
+    ),
 ]
 
 WINDOWS = [
@@ -375,4 +392,95 @@ JOINS = [
     ),
 ]
 
-ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS]
+WATERMARKS_AND_WINDOWS = [
+    Case("within_watermark_one_key", _within_watermark("k"), ordered=True),
+    Case(
+        "within_watermark_then_window",
+        lambda t: (
+            t.marked()
+            .where("ts is not null")
+            .dropDuplicatesWithinWatermark(["k", "g"])
+            .groupBy(F.window("ts", "20 seconds"))
+            .agg(F.count("*"), F.sum("g"))
+        ),
+        ordered=True,
+    ),
+    Case(
+        "latest_watermark_join",
+        lambda t: _sides(t)[0].join(_sides(t)[1], F.expr(RANGE), "leftOuter"),
+        settings=LATEST,
+    ),
+    Case(
+        "latest_watermark_of_joined_windows",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(
+                t.marked("b", "90 seconds").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")),
+                ["window", "k"],
+            )
+        ),
+        settings=LATEST,
+    ),
+    Case("session_as_a_value", lambda t: t.read().select(_session().alias("w"), "k"), "append"),
+    Case(
+        "window_results_joined_with_rows",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds").alias("w"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(
+                t.marked("b").select(F.col("k").alias("k2"), "v", F.window("ts", "20 seconds").alias("w2")),
+                F.expr("k = k2 and w = w2"),
+            )
+        ),
+    ),
+    Case(
+        "windows_joined_by_their_ends",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .selectExpr("window.end as e", "k", "s")
+            .join(
+                t.marked("b")
+                .groupBy(F.window("ts", "20 seconds"), "k")
+                .agg(F.sum("v").alias("r"))
+                .selectExpr("window.end as e", "k", "r"),
+                ["e", "k"],
+            )
+        ),
+    ),
+    Case(
+        "rows_joined_by_window_left",
+        lambda t: (
+            t.marked()
+            .where("k is not null")
+            .select("k", "v", F.window("ts", "20 seconds").alias("w"))
+            .join(
+                t.marked("b")
+                .where("k is not null and v % 4 = 0")
+                .select(F.col("k").alias("k2"), "x", F.window("ts", "20 seconds").alias("w2")),
+                F.expr("k = k2 and w = w2"),
+                "left",
+            )
+        ),
+    ),
+    Case(
+        "window_as_a_key_of_deduplication",
+        lambda t: t.marked().select("k", F.window("ts", "20 seconds").alias("w")).dropDuplicates(["k", "w"]),
+    ),
+    Case(
+        "window_as_a_value_and_key",
+        lambda t: (
+            t.marked()
+            .select(F.window("ts", "20 seconds").alias("w"), "k", "v")
+            .withColumn("e", F.col("w.end"))
+            .groupBy("w", "e", "k")
+            .agg(F.sum("v"))
+        ),
+    ),
+]
+
+ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS]

@@ -4,8 +4,10 @@ import datetime as dt
 import os
 import random
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import statebed as sb
 
 START = dt.datetime(2024, 3, 10, 6, 30, tzinfo=dt.UTC)
 SCHEMA = "k string, g int, v bigint, x double, tags array<string>, ts timestamp"
+CLOSING = dt.timedelta(days=1)
 FIRST_EPOCH = 2
 """Epoch of batch 0: the first one opens the run."""
 Batches = dict[int, list[tuple[Any, ...]]]
@@ -31,6 +34,10 @@ class Tables:
     seed: int = 1
     files: int = 4
     rows: int = 40
+    ordered: bool = False
+    """Whether the rows of a file are in the order of their times."""
+    static: bool = False
+    """Whether `read` gives tables instead of streams."""
     views: bool = field(default=False, init=False)
 
     def write(self) -> "Tables":
@@ -46,6 +53,8 @@ class Tables:
     def _rows(self, chance: random.Random, file: int) -> pa.Table:
         start = START + dt.timedelta(minutes=file)
         seconds = [chance.randrange(-60, 119) for _ in range(self.rows)]
+        if self.ordered:
+            seconds.sort()
         times = [None if chance.random() < 0.03 else start + dt.timedelta(seconds=second) for second in seconds]
         return pa.table(
             {
@@ -58,7 +67,24 @@ class Tables:
             }
         )
 
+    def close(self) -> "Tables":
+        """Add a file to each stream whose only row is a day later, so that every window before it closes."""
+        row = {"k": "closing", "g": 0, "v": 0, "x": None, "tags": None, "ts": START + CLOSING}
+        for name in ("a", "b"):
+            path = self.folder / name / f"{self.files:04d}.parquet"
+            schema = pq.read_schema(self.folder / name / "0000.parquet")
+            pq.write_table(pa.Table.from_pylist([row], schema), path)
+            os.utime(path, (1_700_000_000 + self.files, 1_700_000_000 + self.files))
+        return self
+
+    def as_tables(self) -> "Tables":
+        """Return the same rows as tables, without the closing ones."""
+        return replace(self, static=True)
+
     def read(self, name: str = "a") -> DataFrame:
+        if self.static:
+            rows = self.spark.read.schema(SCHEMA).parquet(str(self.folder / name))
+            return rows.where("k is null or k <> 'closing'")
         reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.folder / name))
 
@@ -77,6 +103,40 @@ class Tables:
             self.dim().createOrReplaceTempView("dim")
             self.views = True
         return self.spark.sql(text)
+
+
+@dataclass(frozen=True)
+class AnyOrder:
+    """Tables whose files have rows in any order, and tables whose files have them in the order of their times."""
+
+    shuffled: Tables
+    sorted: Tables
+
+    @classmethod
+    def written(cls, spark: SparkSession, folder: Path, **options: Any) -> "AnyOrder":
+        return cls(
+            Tables(spark, folder / "shuffled", **options).write(),
+            Tables(spark, folder / "sorted", ordered=True, **options).write(),
+        )
+
+    def of(self, *, ordered: bool) -> Tables:
+        return self.sorted if ordered else self.shuffled
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of the session for a while."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
 
 
 def by_spark(df: DataFrame, mode: str) -> Batches:
@@ -116,6 +176,28 @@ def by_statebed(
     query = writer.option("checkpointLocation", str(state)).trigger(availableNow=True).start()
     assert query.await_termination(120)
     return {batch: rows for batch, rows in found.items() if rows}
+
+
+def changes_by_statebed(df: DataFrame, *, state: Path, parallelism: int = 2) -> Counter[tuple[Any, ...]]:
+    """Return the rows that remain of the results without an output mode: insertions minus retractions of all epochs.
+
+    Rows with the key of closing rows are left out.
+    """
+    remaining: Counter[tuple[Any, ...]] = Counter()
+
+    def take(rows: DataFrame, _: int) -> None:
+        is_changelog = "_weight" in rows.columns
+        for row in rows.collect():
+            values = row.asDict()
+            weight = values.pop("_weight") if is_changelog else 1
+            if "closing" not in values.values():
+                remaining[_plain(tuple(values.values()))] += weight
+
+    job = sb.Job("changes", state=state, spark=df.sparkSession, parallelism=parallelism)
+    job.from_dataframe(df).write(take, name="changes")
+    assert job.start(available_now=True).await_termination(120)
+    assert min(remaining.values(), default=0) >= 0, "a row was retracted that was not there"
+    return +remaining
 
 
 def difference(theirs: Mapping[int, list[Any]], ours: Mapping[int, list[Any]]) -> str:

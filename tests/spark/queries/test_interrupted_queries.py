@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from spark.queries.cases import ALL, CORE, Case
-from spark.queries.harness import Batches, Tables, by_spark, by_statebed, comparable
+from spark.queries.harness import AnyOrder, Batches, by_spark, by_statebed, comparable, configured
 
 import statebed as sb
 from statebed.checkpoint.run import Run
@@ -16,8 +16,8 @@ FAILING_EPOCH = 3
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return Tables(spark, tmp_path_factory.mktemp("tables"), seed=5).write()
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnyOrder:
+    return AnyOrder.written(spark, tmp_path_factory.mktemp("tables"), seed=5)
 
 
 def interrupted(df: DataFrame, mode: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:
@@ -51,15 +51,18 @@ def interrupted(df: DataFrame, mode: str, state: Path, monkeypatch: pytest.Monke
     return found
 
 
-def check(case: Case, tables: Tables, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    df = case.build(tables)
-    ours = interrupted(df, case.mode, state, monkeypatch)
-    assert [rows for _, rows in sorted(ours.items()) if rows] == list(by_spark(df, case.mode).values())
+def check(case: Case, tables: AnyOrder, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tables.of(ordered=case.ordered)
+    with configured(source.spark, case.settings):
+        df = case.build(source)
+        ours = interrupted(df, case.mode, state, monkeypatch)
+        theirs = by_spark(df, case.mode)
+    assert [rows for _, rows in sorted(ours.items()) if rows] == list(theirs.values())
 
 
 @pytest.mark.parametrize("case", IN_SHORT, ids=str)
 def test_an_interrupted_query_gives_the_rows_of_spark(
-    case: Case, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, tables: AnyOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(case, tables, tmp_path / "state", monkeypatch)
 
@@ -67,13 +70,13 @@ def test_an_interrupted_query_gives_the_rows_of_spark(
 @pytest.mark.long
 @pytest.mark.parametrize("case", ALL[::2], ids=str)
 def test_every_second_query_interrupted_gives_the_rows_of_spark(
-    case: Case, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, tables: AnyOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(case, tables, tmp_path / "state", monkeypatch)
 
 
-def test_the_watermark_of_spark_survives_a_restart(tables: Tables, tmp_path: Path) -> None:
-    df = IN_SHORT[0].build(tables)
+def test_the_watermark_of_spark_survives_a_restart(tables: AnyOrder, tmp_path: Path) -> None:
+    df = IN_SHORT[0].build(tables.shuffled)
     by_statebed(df, "append", state=tmp_path / "state")
-    job = sb.Job("query", state=tmp_path / "state", spark=tables.spark)
+    job = sb.Job("query", state=tmp_path / "state", spark=tables.shuffled.spark)
     assert len(job.checkpoints(limit=50)) > 1

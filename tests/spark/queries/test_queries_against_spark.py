@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from spark.queries.cases import ALL, CORE, Case
-from spark.queries.harness import Tables, by_spark, by_statebed, difference
+from spark.queries.harness import AnyOrder, by_spark, by_statebed, configured, difference
 
 # Spark keeps such state as well.
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
@@ -15,23 +15,29 @@ UNSEEN_SEED = 20_261_117
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return Tables(spark, tmp_path_factory.mktemp("tables")).write()
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnyOrder:
+    return AnyOrder.written(spark, tmp_path_factory.mktemp("tables"))
 
 
 @pytest.fixture(scope="module")
-def unseen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return Tables(spark, tmp_path_factory.mktemp("unseen"), seed=UNSEEN_SEED, files=6).write()
+def unseen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnyOrder:
+    return AnyOrder.written(spark, tmp_path_factory.mktemp("unseen"), seed=UNSEEN_SEED, files=6)
+
+
+def check(case: Case, tables: AnyOrder, state: Path) -> None:
+    source = tables.of(ordered=case.ordered)
+    with configured(source.spark, case.settings):
+        df = case.build(source)
+        assert not difference(by_spark(df, case.mode), by_statebed(df, case.mode, state=state))
 
 
 @pytest.mark.parametrize("case", CORE, ids=str)
-def test_a_query_gives_the_rows_of_spark_in_each_batch(case: Case, tables: Tables, tmp_path: Path) -> None:
-    df = case.build(tables)
-    assert not difference(by_spark(df, case.mode), by_statebed(df, case.mode, state=tmp_path / "state"))
+def test_a_query_gives_the_rows_of_spark_in_each_batch(case: Case, tables: AnyOrder, tmp_path: Path) -> None:
+    check(case, tables, tmp_path / "state")
 
 
-def test_the_own_clock_gives_the_same_rows_in_the_end(tables: Tables, tmp_path: Path) -> None:
-    df = CORE[0].build(tables)
+def test_the_own_clock_gives_the_same_rows_in_the_end(tables: AnyOrder, tmp_path: Path) -> None:
+    df = CORE[0].build(tables.of(ordered=False))
     ours = by_statebed(df, "append", state=tmp_path / "state", clock="statebed")
     theirs = by_spark(df, "append")
     assert sorted(map(repr, chain(*ours.values()))) == sorted(map(repr, chain(*theirs.values())))
@@ -40,7 +46,6 @@ def test_the_own_clock_gives_the_same_rows_in_the_end(tables: Tables, tmp_path: 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_a_query_over_unseen_data_gives_the_rows_of_spark_in_each_batch(
-    case: Case, unseen: Tables, tmp_path: Path
+    case: Case, unseen: AnyOrder, tmp_path: Path
 ) -> None:
-    df = case.build(unseen)
-    assert not difference(by_spark(df, case.mode), by_statebed(df, case.mode, state=tmp_path / "state"))
+    check(case, unseen, tmp_path / "state")

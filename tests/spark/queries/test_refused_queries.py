@@ -118,6 +118,34 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "differs from row to row",
         "constant gap",
     ),
+    "session_without_watermark": (
+        lambda t: t.read().groupBy(F.session_window("ts", "5 seconds"), "k").count(),
+        None,
+        "it groups by session_window, a session window, over a column that is not the event time of the rows",
+        "withWatermark",
+    ),
+    "session_in_complete_mode": (
+        lambda t: t.marked().groupBy(F.session_window("ts", "5 seconds"), "k").count(),
+        "complete",
+        "it groups by session_window, a session window, in complete mode",
+        "outputMode('append')",
+    ),
+    "session_grouped_again": (
+        lambda t: t.marked()
+        .groupBy(F.session_window("ts", "5 seconds"), "k")
+        .count()
+        .groupBy("session_window")
+        .count(),
+        None,
+        "whose sessions Spark merges once more",
+        "session_window(ts, '5 minutes') directly",
+    ),
+    "distinct_of_updating_totals": (
+        lambda t: t.read().groupBy("k", "g").count().select("k").distinct(),
+        None,
+        "the input is a changelog",
+        "deduplicate before the step",
+    ),
     "row_numbers_without_bound": (
         lambda t: t.read().withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))),
         None,

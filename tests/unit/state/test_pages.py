@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from statebed.state.memory import pages
 
 BATCHES = """
 import resource
@@ -38,3 +41,34 @@ def test_batches_of_one_size_take_the_pages_of_the_one_before() -> None:
     done = subprocess.run([sys.executable, "-c", BATCHES], capture_output=True, text=True, check=True, timeout=120)
     # All arrays of a batch are some 5,000 pages.
     assert int(done.stdout) < 500
+
+
+HUGE_PAGES = """
+import sys
+from pathlib import Path
+from statebed.state.memory.pages import keep_pages
+keep_pages(int(sys.argv[1]))
+print(dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())["THP_enabled"].strip())
+"""
+
+
+@pytest.mark.parametrize(("budget", "enabled"), [(32 << 20, "0"), (1 << 30, "1")])
+def test_a_process_with_a_small_budget_uses_no_huge_pages(budget: int, enabled: str) -> None:
+    status = Path("/proc/self/status")
+    if not status.exists() or "THP_enabled:\t1" not in status.read_text(encoding="ascii"):
+        pytest.skip("this system has no huge pages")
+    command = [sys.executable, "-c", HUGE_PAGES, str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == enabled
+
+
+def test_pages_are_returned_each_time_a_part_of_the_budget_was_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[bool] = []
+    monkeypatch.setattr(pages, "give_back_pages", lambda: returned.append(True))
+    monkeypatch.setattr(pages, "_processed", pages._Processed())
+    pages._processed.limit = 4 << 20
+    for _ in range(7):
+        pages.count_processed(1 << 20)
+    assert len(returned) == 1
+    pages.count_processed(1 << 20)
+    assert len(returned) == 2

@@ -11,6 +11,7 @@ version is kept until a newer one arrives.
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +31,8 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns
 from statebed.operators.joins.join_index import KeyIndex, searched, without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.pairs import in_output_order
+from statebed.operators.joins.pairs import together
+from statebed.operators.joins.sorted_results import SortedResults
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
@@ -147,28 +149,36 @@ class AsOfJoin(OperatorBase):
                 tables.get_time_keyed(name).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered_sides(columns, batches, where=operator_label(self))
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
-        waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[JoinSide.LEFT].rows, clock)
+        view = tables.get_time_keyed(WAITING)
+        waiting = self._due(view, self.left, sides.admitted[JoinSide.LEFT].rows, clock)
         pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[JoinSide.RIGHT].rows, clock)
-        current, versions = tables.get_keyed(CURRENT), by_key(self._with_keys(pending), self.right)
-        results = [self.outputs[MAIN].schema.empty_table(), *self._results(waiting, versions, current)]
-        self._advance(current, versions)
-        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        versions = by_key(self._with_keys(pa.concat_tables(pending).combine_chunks()), self.right)
+        current = tables.get_keyed(CURRENT)
+        with SortedResults(self.outputs[MAIN].schema, self.left.keys, view) as results:
+            for due in together(waiting, most_bytes=view.chunk_bytes):
+                for joined in self._results(due, versions, current):
+                    results.add(joined)
+            self._advance(current, versions)
+            return sides.result(clock, results.table())
 
-    def _due(self, view: TimeKeyedView, input_: Input, new: pa.Table, clock: Clock) -> pa.Table:
-        """Return new and stored rows up to the watermark, deleting them from the state; store the other new rows."""
+    def _due(self, view: TimeKeyedView, input_: Input, new: pa.Table, clock: Clock) -> Iterator[pa.Table]:
+        """Return new and stored rows up to the watermark, deleting them from the state; store the other new rows.
+
+        The stored rows are read in pieces, of which one is in memory at a time.
+        """
         last = clock.watermark_us
         due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
-        old: list[pa.Table] = []
+        old: Iterator[pa.Table] = iter(())
         if last is not None:
             behind = min(last + 1, END)
-            old = [_routed(piece, input_) for piece in view.scan(None, behind)]
+            old = (_routed(piece, input_) for piece in view.scan(None, behind))
             view.delete_times(BEGINNING, behind)
         kept = ~due
         if input_ is self.right or self.how is JoinKind.INNER:
             kept &= without_nulls([one_chunk(new[key]) for key in input_.keys], new.num_rows)
         if kept.any():
             view.append(without_routing(filtered(new, kept)))
-        return pa.concat_tables([filtered(new, due), *old]).combine_chunks()
+        return itertools.chain([filtered(new, due)], old)
 
     def _with_keys(self, versions: pa.Table) -> pa.Table:
         has_key = without_nulls([one_chunk(versions[key]) for key in self.right.keys], versions.num_rows)

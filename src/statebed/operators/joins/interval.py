@@ -34,7 +34,16 @@ from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCon
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.matches import MatchInterval
-from statebed.operators.joins.pairs import Flags, IndexedSide, Integers, PairRule, Pairs, SideRows, in_output_order
+from statebed.operators.joins.pairs import (
+    Flags,
+    IndexedSide,
+    Integers,
+    PairRule,
+    Pairs,
+    SideRows,
+    together,
+)
+from statebed.operators.joins.sorted_results import SortedResults
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.quantities import duration_text
@@ -46,8 +55,6 @@ MAX_BOUND_US = 1 << 60
 BINS = 4
 """Number of time bins into which the retention is divided."""
 LEAST_BIN_US = 1_000_000
-ROWS_AT_ONCE = 1 << 18
-"""Approximate number of stored rows that are processed together."""
 MANY_ROWS = 1_000
 """Number of rows from which files are prefetched; fewer rows read only small parts of the state's files."""
 TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
@@ -137,10 +144,12 @@ class IntervalJoin(OperatorBase):
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
         epoch = _JoinEpoch(self, views, new, clock)
-        results = [self.outputs[MAIN].schema.empty_table(), *epoch.results()]
-        for side in SIDES:
-            self._keep(views[side], new[side], clock.watermark_us)
-        step_result = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        with SortedResults(self.outputs[MAIN].schema, self.left.keys, views[JoinSide.LEFT]) as results:
+            for rows_of_epoch in epoch.results():
+                results.add(rows_of_epoch)
+            for side in SIDES:
+                self._keep(views[side], new[side], clock.watermark_us)
+            step_result = sides.result(clock, results.table())
         # An anti join only looks for partners of rows that expire, so it does not know the number of pairs.
         return step_result if self.how is JoinKind.ANTI else replace(step_result, matches=sides.matches(epoch.pairs))
 
@@ -257,7 +266,7 @@ class _JoinEpoch:
     def _first_matches(self) -> Iterator[pa.Table]:
         """Yield left rows that are in a pair now and were in none before."""
         yield self._alone(self._new[JoinSide.LEFT], self._indexed[JoinSide.LEFT].matched)
-        for piece in _together(self._touched()):
+        for piece in self._together(self._touched(), JoinSide.LEFT):
             left_rows = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
             for earlier in self._state_partners(left_rows):
                 left_rows.mark_matches(earlier)
@@ -277,11 +286,15 @@ class _JoinEpoch:
         new, last = self._new[side], watermark_us - reach
         yield self._alone(new, ~self._indexed[side].matched & (new.numbers <= last))
         span = self._join.settled_times(side, self._clock)
-        for piece in _together(self._views[side].scan(*span)) if span is not None else ():
+        for piece in self._together(self._views[side].scan(*span), side) if span is not None else ():
             old = self._matching.index(SideRows.timed(side, piece))
             for others in itertools.chain(self._state_partners(old), [self._new[side.other]]):
                 old.mark_matches(others)
             yield self._alone(old.rows, ~old.matched)
+
+    def _together(self, pieces: Iterable[pa.Table], side: JoinSide) -> Iterator[pa.Table]:
+        """Combine rows into few pieces, because the state of the other side is read once per piece."""
+        return together(pieces, most_bytes=self._views[side].part_bytes)
 
     def _prefetch_partners(self, asking: IndexedSide) -> None:
         """Prefetch the stored partners in the background if there are many rows to look up."""
@@ -307,18 +320,6 @@ class _JoinEpoch:
         behind = int(highs.max()) + 1
         for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=keys):
             yield SideRows.timed(other, piece)
-
-
-def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Combine rows into few pieces, because the state of the other side is read once per piece."""
-    held: list[pa.Table] = []
-    for piece in pieces:
-        held.append(piece)
-        if sum(held_piece.num_rows for held_piece in held) >= ROWS_AT_ONCE:
-            yield pa.concat_tables(held).combine_chunks()
-            held = []
-    if held:
-        yield pa.concat_tables(held).combine_chunks()
 
 
 def _timed(rows: pa.Table, times: Integers) -> pa.Table:

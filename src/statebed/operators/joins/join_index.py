@@ -27,7 +27,7 @@ N = TypeVar("N", np.int64, np.uint64)
 
 FEW_ROWS = 8
 """Up to this many rows per key, scanning all rows of a key is faster than searching for those within the bounds."""
-PAIRS_AT_ONCE = 1 << 18
+PAIRS_AT_ONCE = 1 << 16
 """Number of pairs processed together, so that a key with many rows on both sides costs time but not memory."""
 
 

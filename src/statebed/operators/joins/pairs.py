@@ -4,7 +4,7 @@ One table is indexed, and others are probed against it one after the other: the 
 state. The number is what the kind of join compares in addition to the keys: event times or windows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from statebed.operators.keyed_rows import taken
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_ALL_BITS = np.uint64((1 << 64) - 1)
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -132,6 +133,20 @@ class IndexedSide:
         return Pairs(others.table, theirs, self.rows.table, ours)
 
 
+def together(pieces: Iterable[pa.Table], *, most_bytes: int) -> Iterator[pa.Table]:
+    """Combine pieces of the state into tables of about `most_bytes`."""
+    held: list[pa.Table] = []
+    nbytes = 0
+    for piece in pieces:
+        held.append(piece)
+        nbytes += piece.nbytes
+        if nbytes >= most_bytes:
+            yield pa.concat_tables(held).combine_chunks()
+            held, nbytes = [], 0
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
+
+
 def shifted(numbers: Integers, by: int) -> Integers:
     """Add `by` to the numbers, saturating at the limits of 64 bits."""
     if by >= 0:
@@ -147,20 +162,29 @@ def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """
     if rows.num_rows <= 1:
         return rows
+    return rows.take(from_numpy(output_order(rows, keys), pa.int64()))
+
+
+def output_order(rows: pa.Table, keys: Sequence[str]) -> Integers:
+    """Return the positions of the rows in the order of `in_output_order`."""
     times = int64_values(rows[TIME])
     order = np.argsort(times)
     runs = np.cumsum(changes([times], order), dtype=np.int64)
+    bits = np.uint64(int(runs[-1]).bit_length())
     # Most rows differ after each step: only ties are compared further.
     if keys and (tied := _tied(runs)).any():
-        tied_rows = from_numpy(order[tied], pa.int64())
-        hashes = hash_columns([one_chunk(rows[key]).take(tied_rows) for key in keys])
-        bits = np.uint64(int(runs[-1]).bit_length())
-        numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+        some_at = from_numpy(order[tied], pa.int64())
+        first_bits = hash_columns([one_chunk(rows[key]).take(some_at) for key in keys]) >> bits
+        numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | first_bits
         runs = _refine(order, tied, [numbers], np.argsort(numbers))
     if (tied := _tied(runs)).any():
-        keys_of_rows = [runs[tied], *total_keys(taken(rows, order[tied]), rows.column_names)]
+        tied_rows = taken(rows, order[tied])
+        # Of the hashes, the last bits are still to be compared: the order must not depend on the number of times.
+        hashes = [hash_columns([one_chunk(tied_rows[key]) for key in keys])] if keys else []
+        last_bits = [(numbers & ~(_ALL_BITS << bits)).view(np.int64) for numbers in hashes]
+        keys_of_rows = [runs[tied], *last_bits, *total_keys(tied_rows, rows.column_names)]
         _refine(order, tied, keys_of_rows, sorted_by(keys_of_rows))
-    return rows.take(from_numpy(order, pa.int64()))
+    return order
 
 
 def _tied(runs: Integers) -> Flags:

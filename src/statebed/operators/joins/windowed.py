@@ -10,8 +10,9 @@ are open, as in windowed aggregates.
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +29,8 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.pairs import Flags, Integers, PairRule, SideRows, in_output_order
+from statebed.operators.joins.pairs import Flags, IndexedSide, Integers, PairRule, SideRows, together
+from statebed.operators.joins.sorted_results import SortedResults
 from statebed.operators.keyed_rows import taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
@@ -101,18 +103,17 @@ class WindowJoin(WindowOperator):
                 view.prefetch(None, self.window.last_closed_end(clock.watermark_us), spare=True)
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
-        results, pairs = [self.outputs[MAIN].schema.empty_table()], 0
-        if clock.watermark_us is not None and closes:
-            ends = (clock.late_us, clock.watermark_us)
-            closing = {side: self._closing(side, views[side], admitted[side].rows, *ends) for side in SIDES}
-            for windows in _some_windows([closing[side].ends for side in SIDES]):
-                joined = self._joined({side: closing[side].within(*windows) for side in SIDES})
-                results += joined.results
-                pairs += joined.pairs
-        for side in SIDES:
-            self._keep(side, views[side], admitted[side].rows, clock.watermark_us)
-        sides = Sides(self.columns, self.operator_id, admitted)
-        step_result = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        sides, pairs = Sides(self.columns, self.operator_id, admitted), 0
+        with SortedResults(self.outputs[MAIN].schema, self.left.keys, views[JoinSide.LEFT]) as results:
+            if clock.watermark_us is not None and closes:
+                new = {side: admitted[side].rows for side in SIDES}
+                closing = _ClosingWindows(self, views, new, clock.late_us, clock.watermark_us)
+                for joined in closing.results():
+                    results.add(joined)
+                pairs = closing.pairs
+            for side in SIDES:
+                self._keep(side, views[side], admitted[side].rows, clock.watermark_us)
+            step_result = sides.result(clock, results.table())
         return replace(step_result, matches=sides.matches(pairs))
 
     def _table(self, side: JoinSide) -> TableConfig:
@@ -140,47 +141,6 @@ class WindowJoin(WindowOperator):
         into_period = np.mod(panes - np.int64(self.window.offset_us), np.int64(self.window.period_us))
         return np.asarray(panes - into_period + np.int64(self.window.width_us))
 
-    def _closing(
-        self, side: JoinSide, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
-    ) -> "_ClosingRows":
-        """Return the rows of windows that this watermark is the first to close."""
-        side_input, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
-        schema = pa.schema([*side_input.columns, pa.field(TIME, TIMESTAMP)])
-        new = filtered(new, int64_values(new[TIME]) < until)
-        state = [piece.select(schema.names).cast(schema) for piece in view.scan(None, until)]
-        rows = pa.concat_tables([new.select(schema.names).cast(schema), *state]).combine_chunks()
-        windows = self.window.windows_of(self.window.panes_of(int64_values(rows[TIME])))
-        closed = windows.ends <= watermark_us
-        if late_us is not None:
-            closed &= windows.ends > late_us
-        return _ClosingRows(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
-
-    def _joined(self, closing: "Mapping[JoinSide, _ClosingRows]") -> "_WindowResults":
-        """Join the rows of some windows."""
-        joined = _WindowResults()
-        left, right = (closing[side].as_rows() for side in SIDES)
-        indexed = PairRule(self.columns, condition=self.condition).index(left)
-        matched = {JoinSide.LEFT: indexed.matched, JoinSide.RIGHT: np.zeros(len(right), dtype=np.bool_)}
-        for pairs, theirs in indexed.pairs(right):
-            matched[JoinSide.RIGHT][theirs] = True
-            joined.pairs += len(theirs)
-            if self.how.gives_pairs:
-                starts, ends = closing[JoinSide.LEFT].starts[pairs.left_at], closing[JoinSide.LEFT].ends[pairs.left_at]
-                window = [from_numpy(times, TIMESTAMP) for times in (starts, ends)]
-                rows = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
-                joined.results.append(_timed(rows, ends))
-        if self.how is JoinKind.SEMI:
-            joined.results.append(self._alone(closing[JoinSide.LEFT], left, matched[JoinSide.LEFT]))
-        for side, rows_of_side in zip(SIDES, (left, right), strict=True):
-            if self.how.gives_unmatched(side):
-                joined.results.append(self._alone(closing[side], rows_of_side, ~matched[side]))
-        return joined
-
-    def _alone(self, closing: "_ClosingRows", rows: SideRows, chosen: Flags) -> pa.Table:
-        at = np.flatnonzero(chosen)
-        window = [from_numpy(times[at], TIMESTAMP) for times in (closing.starts, closing.ends)]
-        return _timed(self.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
-
     def _keep(self, side: JoinSide, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
         """Store the rows of open windows, and delete rows that are only in closed ones."""
         kept = np.ones(new.num_rows, dtype=np.bool_)
@@ -193,12 +153,121 @@ class WindowJoin(WindowOperator):
             view.append(without_routing(filtered(new, kept)))
 
 
-@dataclass
-class _WindowResults:
-    """Results of some windows, and the number of pairs in them."""
+class _ClosingWindows:
+    """The windows that a watermark is the first to close, and the rows in them.
 
-    results: list[pa.Table] = field(default_factory=list)
-    pairs: int = 0
+    Rows are read in pieces. If each side is one piece, the two are joined. Otherwise each piece of one side is joined
+    with all pieces of the other, which are read again: a window may hold more rows than fit into memory.
+    """
+
+    def __init__(
+        self,
+        join: WindowJoin,
+        views: Mapping[JoinSide, TimeKeyedView],
+        new: Mapping[JoinSide, pa.Table],
+        late_us: int | None,
+        watermark_us: int,
+    ) -> None:
+        self._join = join
+        self._views = views
+        self._new = new
+        self._late_us = late_us
+        self._watermark_us = watermark_us
+        self._rule = PairRule(join.columns, condition=join.condition)
+        self.pairs = 0
+        """Number of pairs found so far."""
+
+    def results(self) -> Iterator[pa.Table]:
+        """Yield pairs, left rows at their match in a semi join, and rows without a partner."""
+        left, right = (self._only_piece(side) for side in SIDES)
+        if left is not None and right is not None:
+            for windows in _some_windows([left.ends, right.ends]):
+                yield from self._joined_at_once(left.within(*windows), right.within(*windows))
+            return
+        del left, right
+        for piece in self._pieces(JoinSide.LEFT):
+            for windows in _some_windows([piece.ends]):
+                yield from self._joined(piece.within(*windows))
+        if self._join.how.gives_unmatched(JoinSide.RIGHT):
+            for piece in self._pieces(JoinSide.RIGHT):
+                for windows in _some_windows([piece.ends]):
+                    yield self._unmatched(piece.within(*windows))
+
+    def _joined_at_once(self, left: "_ClosingRows", right: "_ClosingRows") -> Iterator[pa.Table]:
+        """Yield the results of windows whose rows are all here."""
+        indexed, others = self._rule.index(left.as_rows()), right.as_rows()
+        met = np.zeros(len(others), dtype=np.bool_)
+        yield from self._pairs(left, indexed, others, met)
+        yield from self._left_alone(left, indexed)
+        if self._join.how.gives_unmatched(JoinSide.RIGHT):
+            yield self._alone(right, others, ~met)
+
+    def _joined(self, left: "_ClosingRows") -> Iterator[pa.Table]:
+        """Yield the results of left rows with all right ones."""
+        indexed = self._rule.index(left.as_rows())
+        for right in self._pieces(JoinSide.RIGHT, within=left):
+            others = right.as_rows()
+            yield from self._pairs(left, indexed, others, np.zeros(len(others), dtype=np.bool_))
+        yield from self._left_alone(left, indexed)
+
+    def _unmatched(self, right: "_ClosingRows") -> pa.Table:
+        """Return right rows that no left row matches."""
+        indexed = self._rule.index(right.as_rows())
+        for left in self._pieces(JoinSide.LEFT, within=right):
+            indexed.mark_matches(left.as_rows())
+        return self._alone(right, indexed.rows, ~indexed.matched)
+
+    def _pairs(self, left: "_ClosingRows", indexed: IndexedSide, others: SideRows, met: Flags) -> Iterator[pa.Table]:
+        """Yield pairs, and set `met` for right rows in one."""
+        for pairs, theirs in indexed.pairs(others):
+            met[theirs] = True
+            self.pairs += len(theirs)
+            if self._join.how.gives_pairs:
+                starts, ends = left.starts[pairs.left_at], left.ends[pairs.left_at]
+                window = [from_numpy(times, TIMESTAMP) for times in (starts, ends)]
+                rows = self._join.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
+                yield _timed(rows, ends)
+
+    def _left_alone(self, left: "_ClosingRows", indexed: IndexedSide) -> Iterator[pa.Table]:
+        if self._join.how is JoinKind.SEMI:
+            yield self._alone(left, indexed.rows, indexed.matched)
+        if self._join.how.gives_unmatched(JoinSide.LEFT):
+            yield self._alone(left, indexed.rows, ~indexed.matched)
+
+    def _alone(self, closing: "_ClosingRows", rows: SideRows, chosen: Flags) -> pa.Table:
+        at = np.flatnonzero(chosen)
+        window = [from_numpy(times[at], TIMESTAMP) for times in (closing.starts, closing.ends)]
+        return _timed(self._join.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
+
+    def _only_piece(self, side: JoinSide) -> "_ClosingRows | None":
+        """Return the rows of a side if they are one piece."""
+        pieces = self._pieces(side)
+        first = next(pieces)
+        return first if next(pieces, None) is None else None
+
+    def _pieces(self, side: JoinSide, *, within: "_ClosingRows | None" = None) -> "Iterator[_ClosingRows]":
+        """Yield the rows of a side, at least one piece, which may be empty; only those in windows of `within`."""
+        columns, window = self._join.columns.side(side).columns, self._join.window
+        start, until = None, window.last_closed_end(self._watermark_us)
+        if within is not None:
+            start, until = int(within.starts.min()), int(within.ends.max())
+        schema = pa.schema([*columns, pa.field(TIME, TIMESTAMP)])
+        times = int64_values(self._new[side][TIME])
+        new = filtered(self._new[side], (times < until) & (True if start is None else times >= start))
+        view = self._views[side]
+        state = view.scan(start, until)
+        pieces = (rows.select(schema.names).cast(schema) for rows in itertools.chain([new], state))
+        for rows in together(pieces, most_bytes=view.part_bytes):
+            closing = self._closing(side, rows)
+            yield closing if within is None else closing.within(int(within.ends.min()), int(within.ends.max()))
+
+    def _closing(self, side: JoinSide, rows: pa.Table) -> "_ClosingRows":
+        """Return an entry for each row and closing window that contains it."""
+        windows = self._join.window.windows_of(self._join.window.panes_of(int64_values(rows[TIME])))
+        closed = windows.ends <= self._watermark_us
+        if self._late_us is not None:
+            closed &= windows.ends > self._late_us
+        return _ClosingRows(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import DELETED, field_id, find_schema, same_schema
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.evolution.widening import widens
+from statebed.state.memory.pages import count_processed
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ class SchemaHistory:
         stored = self._stored.get(reader.entry.schema_id)
         if stored is None:
             rows = reader.read(row_groups=row_groups, columns=self.current.names)
+            count_processed(rows.nbytes)
             return with_fields(rows, self.current)
         present = {field_id(field) for field in self.current}
         needed = [field for field in stored if field_id(field) in present]
         rows = reader.read(row_groups=row_groups, columns=[field.name for field in needed])
+        count_processed(rows.nbytes)
         return adapt(in_stored_types(rows, stored), stored, self.current, self.defaults)
 
     @cached_property

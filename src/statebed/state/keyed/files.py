@@ -19,6 +19,7 @@ from statebed.format.segment_reader import SegmentReader
 from statebed.state.keyed.batch import KeyBatch, take_rows
 from statebed.state.keyed.extents import Extents, memory_of_row
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.pages import count_processed
 from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.storage import ObjectStore
 
@@ -111,6 +112,7 @@ class RangeReader:
     def _sampled(self, file: pb.FileEntry, group: int) -> Extents:
         if (file.path, group) not in self._samples:
             hashes = uint64_values(self._reader(file).read(row_groups=[group], columns=[KEY_HASH])[KEY_HASH])
+            count_processed(hashes.nbytes)
             row_bytes = memory_of_row(file, row_bytes=self._table.row_bytes)
             self._samples[file.path, group] = Extents.of_hashes(hashes, row_bytes=row_bytes)
         return self._samples[file.path, group]

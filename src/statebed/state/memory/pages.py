@@ -1,20 +1,23 @@
 """Return of freed memory to the system.
 
 The C library, which numpy allocates from, keeps freed memory for later use, in fragments between memory that is still
-in use. pyarrow's allocator, which serves columns of tables and buffers of encoders, keeps its own pages. After a
-segment was evicted or files were written, that would be most of the memory they took. On the other hand, pages that are
-returned after each batch have to be requested again for the next one, which can cost a third of its time.
+in use. pyarrow's allocators, which serve columns of tables and buffers of encoders, keep pages of their own: Parquet
+files are decoded with Arrow's default allocator whatever memory pool pyarrow uses, and it keeps them by thread. After a
+segment was evicted, or files were read or written, that would be several times the memory that is in use. On the other
+hand, pages that are returned after each batch have to be requested again for the next one, which can cost a third of
+its time. Pages are therefore returned each time a fixed part of the budget was decoded or encoded.
 """
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 
 import pyarrow as pa
 
 
-def _of_glibc(name: str) -> Callable[..., int] | None:
-    """Return a function of glibc, or None if the C library has none of that name."""
+def _of_c_library(name: str) -> Callable[..., int] | None:
+    """Return a function of the C library, or None if it has none of that name."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
@@ -22,21 +25,66 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
     return function
 
 
-_malloc_trim = _of_glibc("malloc_trim")
-_mallopt = _of_glibc("mallopt")
+_malloc_trim = _of_c_library("malloc_trim")
+_mallopt = _of_c_library("mallopt")
+_prctl = _of_c_library("prctl")
 
+_PR_SET_THP_DISABLE = 41
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 _SMALL_BUDGET = 256 << 20
 _PART = 64
 _LEAST, _MOST = 256 << 10, 32 << 20
+_PROCESSED_PART = 8
+_LEAST_PROCESSED, _MOST_PROCESSED = 1 << 20, 64 << 20
+
+
+class _Processed:
+    """Bytes that were decoded or encoded since pages were last returned."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nbytes = 0
+        self.limit = _MOST_PROCESSED
+
+    def add(self, nbytes: int) -> bool:
+        """Add bytes; return whether they exceed the limit, and begin again if they do."""
+        with self._lock:
+            self._nbytes += nbytes
+            exceeded = self._nbytes >= self.limit
+            if exceeded:
+                self._nbytes = 0
+            return exceeded
+
+
+_processed = _Processed()
+
+
+def _release_of_default_pool() -> Callable[[], None]:
+    """Return what releases unused pages of Arrow's default allocator, which `pa.set_memory_pool` does not replace."""
+    pools = {"mimalloc": pa.mimalloc_memory_pool, "jemalloc": pa.jemalloc_memory_pool}
+    backend = pa.default_memory_pool().backend_name
+    # The system's allocator is trimmed by `give_back_pages` itself.
+    return pools[backend]().release_unused if backend in pools else lambda: None
+
+
+_release_default_pool = _release_of_default_pool()
 
 
 def give_back_pages() -> None:
     """Return unused whole pages to the system. Takes a millisecond or two."""
-    pa.default_memory_pool().release_unused()
+    _release_default_pool()
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+def count_processed(nbytes: int) -> None:
+    """Count bytes of rows that were decoded or encoded, and return unused pages after every 1/8 of the budget.
+
+    The thread that did the work has to call this, because Arrow's default allocator returns pages by thread.
+    """
+    if _processed.add(nbytes):
+        give_back_pages()
 
 
 def keep_pages(budget: int) -> None:
@@ -45,8 +93,11 @@ def keep_pages(budget: int) -> None:
     The C library keeps a small part of the budget. By default it adapts to the first large arrays that are freed, and
     may end up returning everything after each batch. If the budget is small, pyarrow uses the C library too: its
     default allocator keeps about as much as was ever in use, which would be most of the memory of such a process. All
-    threads then share one arena. Has no effect if the user has configured the allocator, or with other C libraries.
+    threads then share one arena, and memory is backed by small pages: Parquet files are still decoded with the default
+    allocator, which asks for huge ones, and takes 20 MB of them for 1 MB of rows. Has no effect if the user has
+    configured the allocator, or with other C libraries.
     """
+    _processed.limit = min(max(_LEAST_PROCESSED, budget // _PROCESSED_PART), _MOST_PROCESSED)
     if _mallopt is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
     kept, small = min(max(_LEAST, budget // _PART), _MOST), budget < _SMALL_BUDGET
@@ -55,5 +106,7 @@ def keep_pages(budget: int) -> None:
     if small and "MALLOC_ARENA_MAX" not in os.environ:
         # Otherwise each thread that loads, writes or compacts keeps freed memory of its own.
         _mallopt(_M_ARENA_MAX, 1)
+    if small and _prctl is not None:
+        _prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     if small and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())

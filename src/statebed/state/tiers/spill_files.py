@@ -24,6 +24,7 @@ from statebed.format.digest import crc32c
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_reader import Forget, GetRange, SegmentReader
 from statebed.format.segment_writer import SegmentWriter
+from statebed.state.memory.pages import count_processed
 from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.spill_folder import SpillFolder, spill_error
@@ -173,7 +174,9 @@ def _chosen_groups(reader: SegmentReader, selection: Selection) -> list[int]:
 
 def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection) -> pa.Table:
     names = reader.metadata.schema.to_arrow_schema().names
-    return selection.apply(reader.read(row_groups=groups, columns=selection.needed(names)))
+    rows = reader.read(row_groups=groups, columns=selection.needed(names))
+    count_processed(rows.nbytes)
+    return selection.apply(rows)
 
 
 def write_mapped(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
@@ -226,6 +229,7 @@ class ParquetSpill:
         """Append rows in sort order."""
         with spill_errors(self._path):
             self._writer.write(rows)
+        count_processed(rows.nbytes)
 
     def finish(self) -> ParquetFile:
         with spill_errors(self._path):

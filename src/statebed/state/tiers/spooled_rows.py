@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from statebed.state.memory.pages import count_processed
 from statebed.state.tiers.spill_folder import SpillFolder, spill_error
 
 _WHAT = "cannot write rows to the folder for spilled state"
@@ -28,6 +29,7 @@ class SpooledRows:
             self._writer.write_table(rows.cast(self._schema))
         except OSError as error:
             raise spill_error(_WHAT, self._path, error) from error
+        count_processed(rows.nbytes)
 
     def table(self) -> pa.Table:
         """Return all rows; nothing can be appended any more."""

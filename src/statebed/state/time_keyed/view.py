@@ -29,9 +29,11 @@ from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import DeletionKind
+from statebed.state.memory.controller import SEGMENTS_IN_BUDGET, Purpose, Reservation
 from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
+from statebed.state.tiers.spooled_rows import SpooledRows
 from statebed.state.tiers.tier import Tier
 from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
@@ -89,6 +91,24 @@ class TimeKeyedView:
     def row_schema(self) -> pa.Schema:
         """Columns of rows as programs see them: keys, `_time`, values."""
         return self._given.schema
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of results that a program should sort at a time, which takes several copies of them."""
+        return max(1, self._state.tiers.memory.budget // SEGMENTS_IN_BUDGET)
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of stored rows that a program should hold at a time: an eighth of the memory budget."""
+        return max(1, 2 * self._state.tiers.memory.budget // SEGMENTS_IN_BUDGET)
+
+    def reservation(self) -> Reservation:
+        """Return a charge of 0 bytes on this table's account, for rows that its user holds in memory."""
+        return self._state.tiers.memory.charge(self._state.owner, Purpose.READS, 0)
+
+    def spooled(self, schema: pa.Schema) -> SpooledRows:
+        """Return a local file, in the folder for spilled state, for rows that may not fit into memory."""
+        return SpooledRows(self._state.tiers.folder, schema)
 
     # ---- rows ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import checkpoints, engine, hotkeys, memory, operators, prefetch, process, scale, spark, subtask
+from bench import checkpoints, engine, hotkeys, kafka, memory, operators, prefetch, process, scale, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "checkpoints": (checkpoints.run, "how much of a checkpoint the thread that asks for it does"),
     "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
     "hotkeys": (hotkeys.run, "one more row for a key with up to 2,000,000 values, by operator"),
+    "kafka": (kafka.run, "from topic to topic, against Spark's own stateful query; one writer against two"),
     "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
     "prefetch": (prefetch.run, "an epoch that closes windows in the store or on disk, with and without prefetching"),

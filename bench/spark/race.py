@@ -38,7 +38,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
 def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
     """One case, all sides: ours first."""
     folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
-    racers: list[Racer] = []
+    racers: list[Racer[Side]] = []
     watch = MemoryWatch()
     watch.start()
     try:
@@ -47,7 +47,9 @@ def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
         for one, place in inputs.items():
             write_inputs(case, one, place)
         for side, one in files.items():
-            racers.append(Racer.start(case, side, inputs[one], folder / side.name))
+            own = folder / side.name
+            program = ["bench.spark.child", side.name, case.kind.name, str(case.keys), str(inputs[one]), str(own)]
+            racers.append(Racer.start(side, program, own))
         for racer in racers:
             racer.await_ready()
         for number in range(min(len(one.all) for one in files.values())):
@@ -67,7 +69,7 @@ def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
 
 
 def _tell(
-    case: Case, report: Report, files: Mapping[Side, Files], racers: list[Racer], peaks: dict[int, Memory]
+    case: Case, report: Report, files: Mapping[Side, Files], racers: list[Racer[Side]], peaks: dict[int, Memory]
 ) -> None:
     ours, *theirs = racers
     best = max(theirs, key=lambda racer: _speed(racer, files))
@@ -114,18 +116,18 @@ def _tell(
         report.note(f"    of a batch, ms: {_phases(racer, files)}")
 
 
-def _speed(racer: Racer, files: Mapping[Side, Files]) -> float:
+def _speed(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
     one = files[racer.side]
     return one.measured * one.rows / sum(batch.seconds for batch in racer.batches[one.warm :])
 
 
-def _processor_ms(racer: Racer, files: Mapping[Side, Files]) -> float:
+def _processor_ms(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
     one = files[racer.side]
     spent = sum(batch.processor_seconds for batch in racer.batches[one.warm :])
     return 1e3 * spent / (one.measured * one.rows / 1e6)
 
 
-def _phases(racer: Racer, files: Mapping[Side, Files]) -> str:
+def _phases(racer: Racer[Side], files: Mapping[Side, Files]) -> str:
     """The mean of each phase, without the time at the gate."""
     measured = list(zip(racer.phases, racer.waited, strict=False))[files[racer.side].warm :]
     if not measured:

@@ -1,6 +1,7 @@
 """One side as the benchmark sees it: a process that does one batch when told, its time, processor time and memory."""
 
 import contextlib
+import enum
 import json
 import os
 import queue
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
-from bench.spark.cases import Case, Side
 from bench.spark.watch import MemoryWatch, ProcessorClock
 
+SideT = TypeVar("SideT", bound=enum.Enum)
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_SECONDS = 1800
 _LAST_LINES = 25
@@ -27,13 +29,15 @@ class Batch:
 
     seconds: float
     processor_seconds: float
+    java_seconds: float = 0.0
+    """Processor time of Java, a part of `processor_seconds`."""
 
 
 @dataclass
-class Racer:
+class Racer(Generic[SideT]):
     """A running side."""
 
-    side: Side
+    side: SideT
     folder: Path
     process: subprocess.Popen[str]
     errors: IO[str]
@@ -44,13 +48,12 @@ class Racer:
     waited: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, case: Case, side: Side, inputs: Path, folder: Path) -> "Racer":
-        """Start the process; it warms up by itself."""
+    def start(cls, side: SideT, program: Sequence[str], folder: Path) -> "Racer[SideT]":
+        """Start a Python program, a module and its arguments, as the process of a side; it warms up by itself."""
         folder.mkdir(parents=True)
         errors = (folder / "errors.txt").open("w+")
-        what = [side.name, case.kind.name, str(case.keys), str(inputs), str(folder)]
         process = subprocess.Popen(  # noqa: S603 - this very Python
-            [sys.executable, "-m", "bench.spark.child", *what],
+            [sys.executable, "-m", *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -69,14 +72,15 @@ class Racer:
     def go(self, watch: MemoryWatch) -> None:
         """Do one batch, and wait for its end."""
         pid = self.process.pid
-        processor = self.clock.seconds()
+        processor, java = self.clock.seconds(), self.clock.java_seconds
         watch.look_at(pid)
         began = time.perf_counter()
         self._release()
         self._expect("batch")
         seconds = time.perf_counter() - began
         watch.look_at(None)
-        self.batches.append(Batch(seconds, self.clock.seconds() - processor))
+        processor = self.clock.seconds() - processor
+        self.batches.append(Batch(seconds, processor, self.clock.java_seconds - java))
 
     def finish(self) -> None:
         """Let it pass the last gate and end."""

@@ -61,12 +61,20 @@ class ProcessorClock:
     def __init__(self, root: int) -> None:
         self._root = root
         self._ticks: dict[int, int] = {}
+        self._java: set[int] = set()
 
     def seconds(self) -> float:
         for pid in tree_of(self._root):
             if stat := _stat(pid):
                 self._ticks[pid] = int(stat[11]) + int(stat[12])
+                if _name(pid) == "java":
+                    self._java.add(pid)
         return sum(self._ticks.values()) / _TICKS
+
+    @property
+    def java_seconds(self) -> float:
+        """Processor time of Java when `seconds` was last called."""
+        return sum(ticks for pid, ticks in self._ticks.items() if pid in self._java) / _TICKS
 
 
 class MemoryWatch(threading.Thread):

@@ -182,3 +182,15 @@ def test_a_fork_that_is_refused_leaves_the_log_as_it_was(rides: Any) -> None:
     assert query.await_termination(120)
     assert [progress.batch_id for progress in query.recent_progress] == [0, 1, 2, None]
     assert rides.results() == rides.expected() != []
+
+
+def test_rows_of_a_source_may_be_written_to_several_sinks(rides: Any) -> None:
+    rides.add_files(1)
+    job = sb.Job("copies", state=rides.state, spark=rides.spark, parallelism=2)
+    rows = job.source(rides.frame(), name="rides").select("driver", "cents")
+    first, second = sb.MemorySink("first"), sb.MemorySink("second")
+    rows.write(first)
+    rows.write(second)
+    assert job.start(available_now=True).await_termination(120)
+    assert len(first.rows) == 120
+    assert sorted(map(repr, first.rows)) == sorted(map(repr, second.rows))

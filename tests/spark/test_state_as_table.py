@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -168,6 +170,24 @@ def test_the_state_of_a_job_on_spark_is_its_open_windows(rides: Any) -> None:
     assert state.agg({"trips": "sum"}).collect() == [(3 * 120 - closed,)]
     first = state.agg({"_time": "min"}).collect()[0][0]
     assert first.astimezone(dt.UTC).second == 0
+
+
+def test_p8_sparks_own_reader_reads_the_data_files_without_us(rides: Any) -> None:
+    rides.add_files(3)
+    rides.run()
+    session = rides.spark.newSession()
+    if session.version < "4.3":  # its vectorised reader stops with "Unsupported encoding: BYTE_STREAM_SPLIT"
+        session.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
+    files = sorted(rides.state.glob("rides/checkpoints/*/data/*.parquet"))
+    split = 0
+    for file in files[-2:]:
+        stored = pq.read_table(file)
+        numbers = [field.name for field in stored.schema if field.type == pa.int64()]
+        read = session.read.parquet(str(file)).selectExpr(*(f"sum(`{name}`)" for name in numbers), "count(*)").collect()
+        assert list(read[0]) == [*(pc.sum(stored[name]).as_py() for name in numbers), stored.num_rows]
+        chunks = pq.ParquetFile(file).metadata.row_group(0)
+        split += sum("BYTE_STREAM_SPLIT" in chunks.column(n).encodings for n in range(chunks.num_columns))
+    assert split > 0
 
 
 @pytest.mark.s3

@@ -172,7 +172,7 @@ def test_a_side_that_waits_long_is_called_now_and_then() -> None:
     assert process.returncode == 0
 
 
-def racer(side: Side, seconds: float, phases: dict[str, float], process: "subprocess.Popen[str]") -> Racer:
+def racer(side: Side, seconds: float, phases: dict[str, float], process: "subprocess.Popen[str]") -> Racer[Side]:
     return Racer(
         side,
         Path(),

@@ -201,6 +201,9 @@ class JobStream(Stream):
         """Return the same rows as the output of an operator, which sinks and unions can read."""
         if self.frame is None:
             return self
+        for number, node in enumerate(self.graph.nodes):
+            if isinstance(node, OperatorNode) and isinstance(node.operator, Forward) and node.inputs == (self.edge,):
+                return self.at(Edge(number))  # another sink reads these rows, too
         keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
         return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
 

@@ -238,7 +238,9 @@ class StatementRunner:
         tables = {entry.name.lower() for entry in self._session.tables} if self._session is not None else set()
         result: dict[tuple[str, ...], StateName] = {}
         for name in dotted_names(source, statement.query.tokens):
-            state = None if name.parts[0].lower() in tables else self._states.resolve(name.parts)
+            # A job is called after its table: behind FROM the name means its state, elsewhere a column of the table.
+            is_column = not name.is_table and name.parts[0].lower() in tables
+            state = None if is_column else self._states.resolve(name.parts)
             if state is not None:
                 result[name.parts] = state
             elif name.is_table:

@@ -72,7 +72,18 @@ class ChangedRows:
     @cached_property
     def keys(self) -> Integers:
         """Positions of the keys with changed rows, ascending."""
-        return np.unique(self.places)
+        return distinct_ascending(self.places)
+
+    @cached_property
+    def stored(self) -> "ChangedRows":
+        """Changed rows that were in the state before the epoch."""
+        at = np.flatnonzero(self.before > 0)
+        return self if len(at) == len(self.before) else self.take(at)
+
+    def take(self, at: Integers) -> "ChangedRows":
+        """Return the changed rows at some positions, ascending."""
+        rows, elements = taken(self.rows, at), taken(self.elements, at)
+        return ChangedRows(rows, elements, self.places[at], self.before[at], self.after[at], self.unknown)
 
     def weighted(self) -> WeightedRows:
         """Return the rows with their weight changes as weights."""
@@ -203,11 +214,23 @@ class WeightedTable:
             yield WeightedRows(rows, at, int64_values(stored[WEIGHT]))
 
     def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
-        """Return which rows are among the changed ones."""
-        both = pa.concat_tables([part.select(self.values) for part in (rows.rows, changed.rows)])
-        grouping = group_equal(both, np.concatenate([rows.places, changed.places]))
-        is_changed = np.arange(both.num_rows) >= len(rows.places)
-        return grouping.any(is_changed)[grouping.group_of_rows()][: len(rows.places)]
+        """Return which rows of the state are among the changed ones.
+
+        Only rows of keys that both have are compared.
+        """
+        stored, is_changed = changed.stored, np.zeros(len(rows.places), dtype=np.bool_)
+        if not len(stored.places) or not len(rows.places):
+            return is_changed
+        ours, theirs = (np.zeros(1 + max(rows.places[-1], stored.places[-1]), dtype=np.bool_) for _ in range(2))
+        ours[rows.places] = theirs[stored.places] = True
+        at, changed_at = np.flatnonzero(theirs[rows.places]), np.flatnonzero(ours[stored.places])
+        if not len(at):
+            return is_changed
+        parts = (taken(rows.rows.select(self.values), at), taken(stored.rows.select(self.values), changed_at))
+        grouping = group_equal(pa.concat_tables(parts), np.concatenate([rows.places[at], stored.places[changed_at]]))
+        has_changed = grouping.any(np.arange(len(at) + len(changed_at)) >= len(at))
+        is_changed[at] = has_changed[grouping.group_of_rows()][: len(at)]
+        return is_changed
 
     def arrived(self, stored: pa.Table, touched: TouchedKeys | None = None) -> "ArrivedRows":
         """Return rows of the state table as if they had just arrived, with their keys unless these are given."""
@@ -263,6 +286,13 @@ class WeightedTable:
             parts = [one_chunk(rows[name]) for name in self._encoded]
             columns.append(sortable(pa.StructArray.from_arrays(parts, names=self._encoded)))
         return pa.Table.from_arrays([*groups.columns, *columns], schema=pa.schema([*self.keys, *self.elements]))
+
+
+def distinct_ascending(places: Integers) -> Integers:
+    """Return the distinct values of ascending numbers; `np.unique` takes ten times as long."""
+    first = np.ones(len(places), dtype=np.bool_)
+    np.not_equal(places[1:], places[:-1], out=first[1:])
+    return places[first]
 
 
 def _weights(view: KeyedView, elements: pa.Table) -> Integers:

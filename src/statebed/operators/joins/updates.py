@@ -22,7 +22,13 @@ from statebed.operators.joins.join_columns import JoinColumns, PairCondition
 from statebed.operators.joins.join_index import expanded
 from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.keyed_rows import taken
-from statebed.operators.weighted_rows import ChangedRows, TouchedKeys, WeightedRows, WeightedTable
+from statebed.operators.weighted_rows import (
+    ChangedRows,
+    TouchedKeys,
+    WeightedRows,
+    WeightedTable,
+    distinct_ascending,
+)
 from statebed.state import KeyedView
 
 Integers = npt.NDArray[np.int64]
@@ -73,10 +79,10 @@ class Updates:
 
     def _unchanged(self, side: JoinSide, page: WeightedRows) -> WeightedRows:
         """Return the rows of a page that the epoch does not change."""
-        changed = self.changed[side]
-        if not np.isin(changed.keys, page.places).any():
+        is_changed = self.tables[side].among(page, self.changed[side])
+        if not is_changed.any():
             return page
-        at = np.flatnonzero(~self.tables[side].among(page, changed))
+        at = np.flatnonzero(~is_changed)
         return WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
 
     def _paired(
@@ -96,9 +102,9 @@ class Updates:
         """Yield positions of rows of both sides with equal keys that meet the condition, in chunks; `ours` are rows of
         `side`.
         """
-        starts = np.searchsorted(ours.places, np.arange(self.touched.count + 1, dtype=np.int64))
-        first, behind = starts[theirs.places], starts[theirs.places + 1]
-        for their_rows, our_rows in expanded(first, behind - first):
+        counts = np.bincount(ours.places, minlength=self.touched.count)
+        starts = np.cumsum(counts) - counts
+        for their_rows, our_rows in expanded(starts[theirs.places], counts[theirs.places]):
             if self.condition is None:
                 yield our_rows, their_rows
                 continue
@@ -165,7 +171,7 @@ class Updates:
         The weights of the rows are those after the epoch.
         """
         sums = np.zeros(len(rows.places), dtype=np.int64)
-        for page in self._pages(side.other, np.unique(rows.places)):
+        for page in self._pages(side.other, distinct_ascending(rows.places)):
             for at, partners in self._pairs(side, rows, page):
                 np.add.at(sums, at, page.weights[partners])
         change = np.zeros(len(rows.places), dtype=np.int64)

@@ -17,6 +17,7 @@ from statebed.operators.keyed_rows import taken
 
 START = "start"
 END = "end"
+_WORD_BITS = 63
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) ->
     keys = np.concatenate([sessions.key_index, others.key_index])
     starts = np.concatenate([sessions.starts, others.starts])
     ends = np.concatenate([sessions.ends, others.ends])
-    order = np.lexsort((ends, starts, keys)).astype(np.int64)
+    order = _in_order(keys, starts, ends)
     latest = _running_ends(keys[order], ends[order])
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
@@ -96,11 +97,37 @@ def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) ->
     return Sessions(keys[firsts], starts[firsts], latest[lasts], merged)
 
 
+def _in_order(keys: Integers, starts: Integers, ends: Integers) -> Integers:
+    """Return the positions of sessions by key, start and end.
+
+    Old and new sessions are each in order of their keys, which a stable sort merges quickly. Only keys whose sessions
+    are then still out of order are sorted by all three.
+    """
+    order = np.argsort(keys, kind="stable")
+    key, start, end = keys[order], starts[order], ends[order]
+    earlier = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] < end[:-1]))
+    wrong = np.flatnonzero((key[1:] == key[:-1]) & earlier)
+    if len(wrong):
+        unordered = np.zeros(int(key[-1]) + 1, dtype=np.bool_)
+        unordered[key[wrong]] = True
+        at = np.flatnonzero(unordered[key])
+        sessions = order[at]
+        order[at] = sessions[np.lexsort((ends[sessions], starts[sessions], keys[sessions]))]
+    return order.astype(np.int64)
+
+
 def _running_ends(keys: Integers, ends: Integers) -> Integers:
-    """Return the greatest end so far of each key's sessions, which are grouped by key."""
+    """Return the greatest end so far of each key's sessions, which are grouped by ascending key."""
+    if not len(ends):
+        return ends
+    # Key and end are put into one number that grows with both: ends from the first one on, or else their ranks.
+    first = int(ends.min())
+    bits = (int(ends.max()) - first).bit_length()
+    if bits + int(keys[-1]).bit_length() < _WORD_BITS:
+        running = np.maximum.accumulate((keys << bits) | (ends - first))
+        return (running & ((1 << bits) - 1)) + first
     values, ranks = np.unique(ends, return_inverse=True)
-    # Ranks are small, so the key's position and the rank fit into one number that grows with both.
-    running = np.maximum.accumulate(keys * len(values) + ranks) if len(ends) else ranks
+    running = np.maximum.accumulate(keys * len(values) + ranks)
     return values[running - keys * len(values)]
 
 

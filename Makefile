@@ -161,4 +161,7 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-versions test-kills soak-cluster test-long bench
+bench-docs: env  ## write the pages about benchmarks, their pictures and the README's figures from bench/results
+	$(BIN)/python -m bench.pages
+
+.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-versions test-kills soak-cluster test-long bench bench-docs

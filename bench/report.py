@@ -61,15 +61,19 @@ class Report:
 
     as_json: bool
     missed: list[Result] = field(default_factory=list)
+    kept: list[Result | Figure] = field(default_factory=list)
+    """All results and figures so far."""
     _printed: bool = False
 
     def add(self, result: Result) -> None:
+        self.kept.append(result)
         if result.missed:
             self.missed.append(result)
         print(_json(result) if self.as_json else self._line(result), flush=True)
 
     def figure(self, figure: Figure, *, shown: bool = True) -> None:
         """Print a figure; one that is not `shown` is left out of the table."""
+        self.kept.append(figure)
         if self.as_json:
             print(json.dumps(asdict(figure)), flush=True)
         elif shown:

@@ -56,9 +56,9 @@ def run(report: Report, *, quick: bool, only: str = "", options: argparse.Namesp
 
 def _operator(report: Report, target: Target, measured: Latencies, *, quick: bool) -> None:
     case = target.operator
-    narrow_epochs, wide_epochs, large_epochs = (34, 1, 6) if quick else (98, 2, 12)
+    narrow_epochs, wide_epochs, large_epochs = (34, 1, 6) if quick else (66, 2, 12)
     few, more, many = (4, 12, 100) if quick else (8, 24, 1000)
-    keys = 500_000 if quick else 2_000_000
+    keys = 500_000 if quick else 1_000_000
     shape = Shape(case, few, keys=1000, rows=100, retained_epochs=4, grace_seconds=100.0)
     narrow = (point(shape, narrow_epochs), point(replace(shape, subtasks=more), narrow_epochs))
     wide = point(replace(shape, subtasks=many, keys=100, rows=20), wide_epochs)

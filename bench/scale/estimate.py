@@ -217,7 +217,6 @@ def checks(formulas: Formulas, large: tuple[Point, Point], narrow: tuple[Point, 
     few, small = narrow[0], large[0]
     epochs, subtasks = wide.totals.epochs, wide.shape.subtasks
     per_epoch = wide.totals.subtasks.times(1 / epochs)
-    opened = wide.opening.get + 1000 * max(wide.opening.list - 4, 0)
     return [
         Check(
             f"record of {subtasks:,} subtasks, bytes",
@@ -236,11 +235,7 @@ def checks(formulas: Formulas, large: tuple[Point, Point], narrow: tuple[Point, 
             formulas.put_fixed + formulas.put_per_row * small.shape.rows,
             small.totals.subtasks.put_bytes / small.subtask_epochs,
         ),
-        Check(
-            f"objects looked up to open {subtasks:,} subtasks",
-            2 * subtasks + wide.totals.state_files,
-            opened,
-        ),
+        Check(f"GETs to open {subtasks:,} subtasks, besides records", subtasks, wide.opening.get - epochs),
         Check(
             f"GETs of a clean-up of {few.shape.subtasks} subtasks",
             few.shape.collect_every * (few.shape.subtasks + 1),
@@ -294,8 +289,9 @@ def estimate(target: Target, formulas: Formulas, latencies: Latencies) -> Estima
         + latencies.put(int(record))
     )
     report = SubtaskReport("o", 0, 1, pb.SubtaskReference(), (), 0, 0, 0, 0, 0, 0, 0, due_bytes=int(state))
+    most = int(options.round_bytes / min(state, options.subtask_bytes)) + 2
     taken = chosen(
-        [replace(report, subtask_index=index) for index in range(subtasks)],
+        [replace(report, subtask_index=index) for index in range(min(subtasks, most))],
         compacted_in={},
         most_bytes=options.round_bytes,
         subtask_bytes=options.subtask_bytes,

@@ -1,0 +1,81 @@
+"""Pages about benchmarks: what is in the repository is what the result files give, and changed results change them."""
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import result_files
+from bench.pages import __main__ as pages
+from bench.pages.benchmarks_page import headline, page, rows_of
+from bench.pages.svg import bars, lines, number
+from bench.result_files import Measured
+
+
+def measured(*ratios: float, target: float | None = None) -> Measured:
+    rounds = [
+        [
+            {
+                "case": "c",
+                "baseline": "Spark b",
+                "metric": "throughput",
+                "ours": 10 * ratio,
+                "theirs": 10.0,
+                "ratio": ratio,
+                "unit": "rows/s",
+                "target": target,
+            }
+        ]
+        for ratio in ratios
+    ]
+    return Measured("spark", "python -m bench spark", {"cores": "2"}, {"Python": "3"}, rounds)
+
+
+@pytest.mark.parametrize("path", [str(path.relative_to(pages.ROOT)) for path in pages.files()])
+def test_every_page_and_picture_is_what_the_results_give(path: str) -> None:
+    expected = pages.files()[pages.ROOT / path]
+    assert (pages.ROOT / path).read_text() == expected, "run: make bench-docs"
+
+
+def test_a_figure_is_the_median_of_the_rounds_and_the_spread_their_range() -> None:
+    (row,) = rows_of(measured(2.0, 5.0, 3.0, target=4.0))
+    assert (row.ratio, row.least, row.most) == (3.0, 2.0, 5.0)
+    assert row.spread == "2 to 5"
+    assert row.verdict == "**missed** (goal 4)"
+    text, pictures = page([measured(2.0, 5.0, 3.0, target=4.0)])
+    assert "Goals met: 0 of 1." in text
+    assert "| c | Spark b | throughput | 30 | 10 rows/s | 3 | 2 to 5 |" in text
+    assert list(pictures) == ["spark-throughput.svg"]
+
+
+def test_other_results_give_another_page_and_headline() -> None:
+    before, after = (page([measured(ratio)]) for ratio in (2.0, 2.5))
+    assert before != after
+    assert headline([measured(2.0)])[-1].endswith("| 1 | 2 | 2 | 2 |")
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    folder = tmp_path
+    one = replace(measured(2.0), remark="a remark")
+    result_files.write(one, folder)
+    assert result_files.read(folder) == [one]
+
+
+def test_pictures_are_well_formed_and_have_colours_for_both_schemes() -> None:
+    drawn = bars("A & B", "ratio", [("x", 3.0, 2.0, 4.0), ("y", 0.02, 0.02, 0.02)], even=1.0)
+    curves = lines("Growth", "log", {"a < b": [(10, 1.0), (1000, 50.0)], "c": [(10, 0.0), (1000, 5.0)]}, unit="s")
+    for picture in (drawn, curves):
+        ET.fromstring(picture)  # noqa: S314 - our own picture
+        assert "prefers-color-scheme: dark" in picture
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.1234, 12.34, 1234.0, 12_345.0, 2.5e6, 9.27e12)] == [
+        "0.123",
+        "12.3",
+        "1,234",
+        "12.3 k",
+        "2.5 M",
+        "9.27 T",
+    ]

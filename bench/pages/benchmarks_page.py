@@ -23,6 +23,7 @@ HEAD = """# Benchmarks
 
 **This page is written by `make bench-docs` from the files in `bench/results`; nothing in it is typed by hand.**
 [How we measure](benchmark-methods.md) describes each benchmark, how it verifies its own results, and what was learned.
+[Scale](scale.md) estimates jobs of a thousand subtasks.
 
 A ratio above 1 means that statebed is better. Only ratios of the same run are comparable, because absolute figures
 depend much more on the machine. With several rounds, a figure is the median, and *spread* is the least and the

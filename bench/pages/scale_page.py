@@ -5,6 +5,7 @@ from typing import Any
 
 from bench.pages.svg import lines, number
 from bench.result_files import Measured
+from bench.scale.estimate import Target
 from bench.scale.s3 import GETS_PER_SECOND, PRICES_OF, PUBLISHED, PUTS_PER_SECOND
 
 IMAGES = "images/scale"
@@ -30,10 +31,14 @@ _PLOTS = (
         ("requests per day in dollars", "storage per day", "all per day"),
     ),
 )
+_TARGET = Target()
 _HEAD = f"""# Scale
 
-**This page is written by `make bench-docs` from the results of `python -m bench scale`; nothing in it is typed by
+**This page is written by `make bench-docs` from the results of `python -m bench scale`; no figure in it is typed by
 hand.**
+
+Target, unless the command below says otherwise: {_TARGET.subtasks:,} subtasks, {_TARGET.state_bytes / 2**40:.0f} TiB of
+state, epochs of {_TARGET.epoch_seconds:.0f} s, and {_TARGET.rows_per_second:,.0f} rows per second.
 
 How far does the design go? The benchmark runs real subtasks, records, compaction rounds, clean-ups and restarts on a
 store in memory that counts requests as S3 would: two jobs of a few subtasks for many epochs, one job of many subtasks

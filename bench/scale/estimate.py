@@ -43,7 +43,7 @@ class Target:
 
     operator: str = "updating aggregate"
     subtasks: int = 1000
-    state_bytes: float = 10e12
+    state_bytes: float = 10 * 2.0**40
     epoch_seconds: float = 10.0
     rows_per_second: float = 1e6
     retained_epochs: int = 10

@@ -76,7 +76,7 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
     for grouping in groupings:
         if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
             windows.append(grouping)
-        elif grouping.is_attribute and grouping.is_session:
+        elif grouping.is_attribute and child.is_session(grouping.id):
             raise UntranslatableError(
                 f"it groups by {grouping.name}, a session window, "
                 + (

@@ -60,11 +60,6 @@ class Expr:
         return str(self.fields["name"])
 
     @property
-    def is_session(self) -> bool:
-        """Whether an attribute is a session window, which an aggregation merges with those it overlaps."""
-        return bool((self.fields.get("metadata") or {}).get("spark.sessionWindow"))
-
-    @property
     def is_named(self) -> bool:
         return self.kind in {"AttributeReference", "Alias"}
 

@@ -66,6 +66,8 @@ class Relation:
     """Windows over a time column that wait for an aggregation, by attribute."""
     pending_parts: Mapping[int, tuple[WindowSpec, int]] = field(default_factory=dict)
     """Attributes that are the start (0) or the end (1) of a pending window."""
+    sessions: frozenset[int] = frozenset()
+    """Attributes that are session windows of rows, which an aggregation merges with those they overlap."""
     virtual: frozenset[int] = frozenset()
     """Attributes without a column: pending windows that no plan computes."""
     times: frozenset[int] = frozenset()
@@ -76,6 +78,10 @@ class Relation:
     broadcast: BroadcastRows | None = None
     tail: tuple[PlanNode, ...] = ()
     """Steps that Spark computes on the way to the sink."""
+
+    def is_session(self, attribute: int) -> bool:
+        """Return whether an attribute is a session window, of rows or of the results of an operator."""
+        return attribute in self.sessions or (attribute in self.shapes and self.shapes[attribute].is_session)
 
     @property
     def is_head(self) -> bool:
@@ -132,6 +138,7 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
         pending_parts=moved(relation.pending_parts),
         rankings=moved(relation.rankings),
         virtual=frozenset(ids[number] for number in relation.virtual if number in ids),
+        sessions=frozenset(ids[number] for number in relation.sessions if number in ids),
         times=frozenset(ids[number] for number in relation.times if number in ids),
     )
 

@@ -107,10 +107,11 @@ def _names(expressions: Sequence[Expr]) -> dict[int, str]:
 def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
     """Return the relation with the windows that a selection defines or renames."""
     pending, parts, times = dict(child.pending), dict(child.pending_parts), set(child.times)
-    virtual = set(child.virtual)
+    virtual, sessions = set(child.virtual), set(child.sessions)
     for expression in expressions:
         inner = expression.value
         if inner.is_attribute:
+            sessions |= {expression.id} if inner.id in child.sessions else set()
             if expression.name.startswith(CUMULATE) or expression.name == SESSION:
                 _check_event_time(inner, child)
             if inner.id in child.pending:
@@ -125,9 +126,18 @@ def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
         if part is not None:
             parts[expression.id] = part
             virtual |= {expression.id} if inner.references & child.virtual else set()
-        elif spec is not None and _is_time(spec, child):
-            pending[expression.id] = spec
-    return replace(child, pending=pending, pending_parts=parts, times=frozenset(times), virtual=frozenset(virtual))
+        elif spec is not None:
+            sessions |= {expression.id} if spec.is_session else set()
+            if _is_time(spec, child):
+                pending[expression.id] = spec
+    return replace(
+        child,
+        pending=pending,
+        pending_parts=parts,
+        times=frozenset(times),
+        virtual=frozenset(virtual),
+        sessions=frozenset(sessions),
+    )
 
 
 def _grown(spec: WindowSpec, name: str) -> WindowSpec:

@@ -11,6 +11,7 @@ from statebed.errors import InputError
 from statebed.flow.graph import SourceNode
 from statebed.format.names import check_name
 from statebed.quantities import Duration
+from statebed.queries.takeover import take_over
 from statebed.queries.text.script import SqlScript
 from statebed.queries.text.sql_tables import TEXT_OPTIONS, SqlTables
 from statebed.queries.translation import CLOCKS, MODES, Options, Translation
@@ -121,6 +122,15 @@ class QueryJob(Job):
                 "the DataFrame is not a stream", where=f"job {self.name}", fix="read it with spark.readStream"
             )
         return Translation(self, df, Options(mode, approximate, clock)).result()
+
+    def take_over(self, checkpoint: str | Path) -> None:
+        """Continue from the checkpoint folder of Spark's own query: its offsets, its watermark and its state.
+
+        Call it after the query and its sinks are declared, and before `start`. The query must be the one that wrote the
+        checkpoint, with one aggregation or deduplication; stop Spark's query first. If the job already has epochs,
+        nothing happens, so the program may be started again.
+        """
+        take_over(self._plan(), self._store, checkpoint)
 
 
 def _check_mode(mode: str | None) -> None:

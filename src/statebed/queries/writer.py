@@ -9,6 +9,7 @@ one line.
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import DataFrame
@@ -44,6 +45,7 @@ class StreamWriter:
         self._partition_by: tuple[str, ...] = ()
         self._function: BatchFunction | None = None
         self._start: dict[str, Any] = {}
+        self._taken_over: str | Path | None = None
 
     def format(self, source: str) -> Self:
         """Choose the sink: one of statebed's, or a batch format of Spark's."""
@@ -106,6 +108,11 @@ class StreamWriter:
             self._start = {"available_now": True}
         return self
 
+    def takeOver(self, checkpoint: str | Path) -> Self:  # noqa: N802 - named like its neighbours
+        """Continue from the checkpoint folder of Spark's own query, which must be stopped: see `job.take_over`."""
+        self._taken_over = checkpoint
+        return self
+
     def toTable(self, tableName: str) -> Query:  # noqa: N802, N803 - Spark's names
         """Start the query and append its rows to a table of Spark's catalog."""
         if self._mode != "append":
@@ -139,6 +146,8 @@ class StreamWriter:
             if self._partition_by:
                 sink_options["partition_by"] = self._partition_by
             rows.write(self._format, path=place, **sink_options)
+        if self._taken_over is not None:
+            job.take_over(self._taken_over)
         return job.start(**self._start)
 
 

@@ -1,0 +1,176 @@
+"""statebed takes over the checkpoint of Spark's own query, and gives what Spark would have given had it gone on."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark.queries.cases import Case
+from spark.queries.harness import FIRST_EPOCH, Batches, Tables, comparable
+
+import statebed as sb
+
+pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
+FILES = 4
+BY_SPARK = 2
+"""Number of files that Spark's query has read when statebed takes over."""
+AGGREGATES = (
+    "count(*) as c",
+    "sum(v) as s",
+    "avg(v) as a",
+    "avg(x) as b",
+    "sum(x) as d",
+    "max(v) as m",
+    "min(ts) as t",
+)
+
+CASES = [
+    Case("by_key", lambda t: t.read().groupBy("k", "g").agg(*map(F.expr, AGGREGATES)), "update"),
+    Case("by_window", lambda t: t.marked().groupBy("k", F.window("ts", "1 minute")).agg(*map(F.expr, AGGREGATES))),
+    Case("keys_and_times", lambda t: t.marked().dropDuplicates(["k", "ts"]).select("k", "ts")),
+]
+MORE = [
+    Case("by_nothing", lambda t: t.read().groupBy().agg(F.count("*").alias("c"), F.max("k")), "update"),
+    Case(
+        "expressions",
+        lambda t: (
+            t.read()
+            .where("v > 0")
+            .groupBy((F.col("v") % 5).alias("m"))
+            .agg(F.expr("sum(v) / count(x) as r"), F.expr("sum(v) filter (where g = 1) as f"))
+            .where("m <> 3")
+        ),
+        "update",
+    ),
+    Case("decimals", lambda t: t.read().groupBy("k").agg(F.expr("sum(cast(v as decimal(10,2))) as s")), "update"),
+    Case("complete", lambda t: t.read().groupBy("k").agg(F.expr("sum(v) as s")).orderBy("s"), "complete"),
+    Case("update_by_window", lambda t: t.marked().groupBy(F.window("ts", "30 seconds")).agg(F.sum("v")), "update"),
+    Case("keys_for_ever", lambda t: t.read().dropDuplicates(["k", "g"]).select("k", "g")),
+    Case(
+        "keys_within_watermark",
+        lambda t: t.marked().where("ts is not null").dropDuplicatesWithinWatermark(["k", "g"]).select("k", "g", "ts"),
+        ordered=True,
+    ),
+]
+REFUSED: dict[str, tuple[Callable[[Tables], DataFrame], str]] = {
+    "sliding": (lambda t: t.marked().groupBy(F.window("ts", "1 minute", "20 seconds")).count(), "sliding windows"),
+    "sessions": (
+        lambda t: t.marked().groupBy(F.session_window("ts", "9 seconds"), "k").count(),
+        "cannot be taken over",
+    ),
+    "deviation": (lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.stddev("v")), "of this aggregate"),
+    "two_streams": (
+        lambda t: t.marked().union(t.marked("b")).groupBy(F.window("ts", "1 minute")).count(),
+        "offsets of 2 streams",
+    ),
+    "two_steps": (
+        lambda t: t.marked().dropDuplicates(["k", "ts"]).groupBy(F.window("ts", "1 minute")).count(),
+        "2 stateful steps",
+    ),
+}
+
+
+class Input:
+    """Streams whose later files appear when `grow` is called."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, ordered: bool = False) -> None:
+        self.tables = Tables(spark, folder / "in", files=FILES, ordered=ordered).write()
+        self.later = folder / "later"
+        self._move(self.tables.folder, self.later)
+
+    def grow(self) -> None:
+        self._move(self.later, self.tables.folder)
+
+    @staticmethod
+    def _move(source: Path, target: Path) -> None:
+        for name in ("a", "b"):
+            (target / name).mkdir(parents=True, exist_ok=True)
+            for number in range(BY_SPARK, FILES):
+                shutil.move(source / name / f"{number:04d}.parquet", target / name)
+
+
+def spark_runs(df: DataFrame, mode: str, checkpoint: Path, found: Batches) -> None:
+    def take(rows: DataFrame, batch: int) -> None:
+        found[batch] = comparable(rows)
+
+    writer = df.writeStream.outputMode(mode).foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
+def taken_over(df: DataFrame, mode: str, folder: Path, found: list[Any]) -> None:
+    def take(rows: DataFrame, epoch: int) -> None:
+        assert epoch >= FIRST_EPOCH
+        found.append(comparable(rows))
+
+    writer = sb.write_stream(df, parallelism=3).outputMode(mode).foreachBatch(take)
+    writer = writer.option("checkpointLocation", str(folder / "state")).takeOver(folder / "taken")
+    assert writer.trigger(availableNow=True).start().await_termination(120)
+
+
+def check(case: Case, spark: SparkSession, folder: Path) -> None:
+    given = Input(spark, folder, ordered=case.ordered)
+    df = case.build(given.tables)
+    by_spark: Batches = {}
+    spark_runs(df, case.mode, folder / "checkpoint", by_spark)
+    before = set(by_spark)
+    shutil.copytree(folder / "checkpoint", folder / "taken")
+    given.grow()
+    spark_runs(df, case.mode, folder / "checkpoint", by_spark)
+    ours: list[Any] = []
+    taken_over(df, case.mode, folder, ours)
+    theirs = [rows for batch, rows in sorted(by_spark.items()) if batch not in before]
+    assert any(theirs), "Spark has given nothing after the take-over"
+    assert [rows for rows in ours if rows] == [rows for rows in theirs if rows]
+    count = len(ours)
+    taken_over(df, case.mode, folder, ours)
+    assert not any(ours[count:]), "the second start has read the checkpoint again"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_query_is_taken_over(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    check(case, spark, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MORE, ids=str)
+def test_more_queries_are_taken_over(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    check(case, spark, tmp_path)
+
+
+@pytest.mark.long
+def test_the_state_store_on_rocksdb_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    try:
+        check(CASES[0], spark, tmp_path)
+    finally:
+        spark.conf.unset(name)
+
+
+def test_what_cannot_be_taken_over_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path / "in", files=1).write()
+    for name, (build, message) in REFUSED.items():
+        df = build(tables)
+        checkpoint = tmp_path / f"checkpoint-{name}"
+        spark_runs(df, "append", checkpoint, {})
+        job = sb.Job(name, state=tmp_path / "state", spark=spark)
+        job.from_dataframe(df, mode="append").write("console")
+        with pytest.raises(sb.InputError, match=message) as caught:
+            job.take_over(checkpoint)
+        assert caught.value.fix, name
+        assert caught.value.where, name
+        assert not job.checkpoints(), name
+
+
+def test_a_folder_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    df = Tables(spark, tmp_path / "in", files=1).write().read().groupBy("k").count()
+    job = sb.Job("taken", state=tmp_path / "state", spark=spark)
+    job.from_dataframe(df).write("console")
+    with pytest.raises(sb.InputError, match="no local folder with a checkpoint"):
+        job.take_over("s3://bucket/checkpoint")
+    (tmp_path / "empty" / "offsets").mkdir(parents=True)
+    with pytest.raises(sb.InputError, match="committed no batch"):
+        job.take_over(tmp_path / "empty")

@@ -3,6 +3,9 @@
 It starts a broker on loopback, sends rides, runs a job that counts them per driver and writes the counts to another
 topic, and kills the driver, Python workers and the broker with SIGKILL. At the end a `read_committed` reader of the
 output must see the counts of every driver grow by what was sent, each epoch once.
+
+Tests also let the job write Delta and Iceberg tables (`lake`), which must equal DuckDB's answer over the input topic,
+and kill executors: then the job runs on a `local-cluster`, whose executors are processes of their own.
 """
 
 import argparse
@@ -15,8 +18,9 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -30,6 +34,8 @@ from statebed.demo.child import Child
 INPUT, OUTPUT, JOB = "rides", "totals", "kafka-demo"
 DRIVERS = 50
 FAULTS = ("driver", "worker", "broker")
+EXECUTOR = "executor"
+RIDE = "driver string, cents bigint, at bigint, number bigint"
 STEP_SECONDS = 120.0
 """How long the job may take to commit two epochs, or to end."""
 
@@ -54,7 +60,7 @@ class Rides(threading.Thread):
             for _ in range(self._batch):
                 driver, cents = f"driver-{chance.randrange(DRIVERS)}", chance.randrange(100, 5_000)
                 second = 1_767_225_600 + number // 20
-                ride = {"driver": driver, "cents": cents, "at": second}
+                ride = {"driver": driver, "cents": cents, "at": second, "number": number}
                 producer.produce(INPUT, json.dumps(ride), key=driver)
                 self.trips[driver] += 1
                 self.cents[driver] += cents
@@ -68,31 +74,70 @@ class Rides(threading.Thread):
         self.join()
 
 
-def run_job(servers: str, state: str, *, until_the_end: bool) -> None:
-    """Run the job: the process that is killed."""
-    import statebed as sb  # noqa: PLC0415 - the program that kills does not need it
+def run_job(servers: str, state: str, *, until_the_end: bool, lake: str) -> None:
+    """Run the job: the process that is killed. With a folder `lake`, it also writes Delta and Iceberg tables."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the program that kills does not need them
 
-    job = sb.Job(JOB, state=state, parallelism=2)
+    import statebed as sb  # noqa: PLC0415
+
+    # The master is that of PYSPARK_SUBMIT_ARGS.
+    session = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    job = sb.Job(JOB, state=state, parallelism=2, spark=session)
     rides = job.kafka(
         INPUT,
         servers=servers,
-        schema="driver string, cents bigint, at bigint",
+        schema=RIDE,
         name=INPUT,
         options={"maxOffsetsPerTrigger": 1_000_000 if until_the_end else 2_000},
     )
     totals = rides.key_by("driver", name="totals").agg(trips=sb.count(), cents=sb.sum("cents"))
     totals.write("kafka", servers=servers, topic=OUTPUT, key="driver", partitions=2, timeout="2 minutes")
+    if lake:
+        for name, stream, key in (("rides", rides, None), ("totals", totals, "driver")):
+            # Rides are appended, totals have one row per driver.
+            stream.write("delta", name=f"{name}_delta", path=f"{lake}/delta/{name}", key=key)
+            stream.write("iceberg", name=f"{name}_iceberg", path=f"{lake}/iceberg", table=f"lake.{name}", key=key)
     job.start(available_now=until_the_end).await_termination()
 
 
+@dataclass(frozen=True)
+class JobFolder:
+    """Where the job that is killed keeps its state, log and tables, and the master that it runs on."""
+
+    folder: Path
+    master: str = "local[2]"
+    with_lake: bool = False
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "job.log"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+
 @contextmanager
-def job_process(servers: str, state: Path, log: Path, *, until_the_end: bool = False) -> Iterator[Child]:
+def job_process(servers: str, job: JobFolder, *, until_the_end: bool = False) -> Iterator[Child]:
     """Start the job as a process; kill it and everything it started at the end of the block."""
     jars = class_path("kafka-source", separator=",")
-    submit = f"--master local[2] --conf spark.ui.enabled=false --jars {jars} pyspark-shell"
-    environment = ["env", f"PYSPARK_PYTHON={sys.executable}", f"PYSPARK_SUBMIT_ARGS={submit}"]
-    program = [sys.executable, __file__, "job", servers, str(state), "end" if until_the_end else "on"]
-    with log.open("ab") as output:
+    settings = (
+        "--conf spark.ui.enabled=false --conf spark.deploy.maxExecutorRetries=-1 --conf spark.driver.host=127.0.0.1"
+    )
+    submit = f"--master {job.master} {settings} --jars {jars} pyspark-shell"
+    environment = [
+        "env",
+        "SPARK_LOCAL_IP=127.0.0.1",
+        f"PYSPARK_PYTHON={sys.executable}",
+        f"PYSPARK_SUBMIT_ARGS={submit}",
+    ]
+    lake = str(job.lake) if job.with_lake else ""
+    program = [sys.executable, __file__, "job", servers, str(job.state), "end" if until_the_end else "on", lake]
+    with job.log.open("ab") as output:
         child = Child([*environment, str(ROOT / "scripts" / "with-java"), *program], output=output)
     try:
         yield child
@@ -128,12 +173,21 @@ def newest_epoch(state: Path) -> int:
 def kill_worker(job: Child) -> bool:
     """Kill a Python worker of Spark; return whether there was one."""
     daemons = {pid for pid in job.members() if b"pyspark.daemon" in _text(pid, "cmdline")}
-    for pid in daemons:
-        # The daemon forks the workers, so the parent of a worker is a daemon.
-        if any(f"PPid:\t{parent}\n".encode() in _text(pid, "status") for parent in daemons):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                return True
+    # The daemon forks the workers, so the parent of a worker is a daemon.
+    parents = {f"PPid:\t{daemon}\n".encode() for daemon in daemons}
+    return _kill_one(pid for pid in daemons if any(parent in _text(pid, "status") for parent in parents))
+
+
+def kill_executor(job: Child) -> bool:
+    """Kill an executor of a `local-cluster`; return whether there was one."""
+    return _kill_one(pid for pid in job.members() if b"CoarseGrainedExecutorBackend" in _text(pid, "cmdline"))
+
+
+def _kill_one(processes: Iterable[int]) -> bool:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return True
     return False
 
 
@@ -143,11 +197,12 @@ def _text(pid: int, name: str) -> bytes:
     return b""
 
 
-def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, say: bool = True) -> int:
+def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, lake: bool = False, say: bool = True) -> int:
     """Run the demo with these faults; raise AssertionError if the output is wrong. Return the number of messages."""
     broker = KafkaBroker(folder)
     broker.start()
-    state, log = folder / "state", folder / "job.log"
+    place = JobFolder(folder, "local-cluster[2,1,1024]" if EXECUTOR in faults else "local[2]", with_lake=lake)
+    state, log = place.state, place.log
     chance = random.Random(len(faults))
     tell = print if say else (lambda *_: None)
     try:
@@ -158,7 +213,7 @@ def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, say: boo
         rides.start()
         left = list(faults)
         while left:
-            with job_process(broker.servers, state, log) as job:
+            with job_process(broker.servers, place) as job:
                 tell(f"job started, at epoch {wait_for_epochs(state, job, log)}")
                 while left:
                     time.sleep(chance.random())
@@ -166,20 +221,52 @@ def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, say: boo
                     if fault == "driver":
                         tell(f"kill the driver at epoch {newest_epoch(state)}")
                         break
-                    if fault == "worker":
-                        tell(f"kill a Python worker at epoch {newest_epoch(state)}: {kill_worker(job)}")
-                    else:
+                    if fault == "broker":
                         tell(f"kill the broker at epoch {newest_epoch(state)}, and start it again")
                         broker.kill()
                         broker.start()
+                    else:
+                        done = kill_executor(job) if fault == EXECUTOR else kill_worker(job)
+                        tell(f"kill: {fault}, at epoch {newest_epoch(state)}: {done}")
                     wait_for_epochs(state, job, log)
         rides.stop()
         tell(f"{sum(rides.trips.values())} rides sent; reading the rest")
-        with job_process(broker.servers, state, log, until_the_end=True) as job:
+        with job_process(broker.servers, place, until_the_end=True) as job:
             wait_for_end(job, log)
+        if lake:
+            compare_lake(broker.servers, place.lake, say=say)
         return compare(broker.servers, rides, say=say)
     finally:
         broker.kill()
+
+
+def compare_lake(servers: str, lake: Path, *, say: bool) -> None:
+    """Compare the Delta and Iceberg tables with DuckDB's answer over the input topic."""
+    import duckdb  # noqa: PLC0415 - the demo does not need them
+    import pyarrow as pa  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    from statebed.sinks.lake import folder_catalog  # noqa: PLC0415
+
+    sent = pa.Table.from_pylist([json.loads(value) for value in _committed(servers, INPUT)])
+    catalog = folder_catalog(str(lake / "iceberg")).load()
+    with duckdb.connect() as connection:
+        connection.register("sent", sent)
+        expected = {
+            "rides": 'select driver, cents, "at", number from sent',
+            "totals": "select driver, count(*) as trips, sum(cents)::bigint as cents from sent group by driver",
+        }
+        for name, query in expected.items():
+            delta = pa.table(DeltaTable(str(lake / "delta" / name)).to_pyarrow_table())
+            for kind, table in (("delta", delta), ("iceberg", catalog.load_table(f"lake.{name}").scan().to_arrow())):
+                connection.register("stored", table)
+                columns = 'driver, cents, "at", number' if name == "rides" else "driver, trips, cents"
+                stored = f"select {columns} from stored"  # noqa: S608 - names from above
+                for left, right in ((query, stored), (stored, query)):
+                    differing = connection.execute(f"{left} except all {right}").fetchall()
+                    assert not differing, f"rows of {name} in {kind} and DuckDB's answer differ: {differing[:5]}"
+                if say:
+                    print(f"equal: {table.num_rows} rows of {name} in {kind}")
 
 
 def compare(servers: str, rides: Rides, *, say: bool) -> int:
@@ -201,12 +288,12 @@ def compare(servers: str, rides: Rides, *, say: bool) -> int:
     return messages
 
 
-def _committed(servers: str) -> Iterator[bytes]:
-    """Yield the values of all committed messages of the output, in order."""
+def _committed(servers: str, topic: str = OUTPUT) -> Iterator[bytes]:
+    """Yield the values of all committed messages of a topic, those of each partition in order."""
     settings = {"bootstrap.servers": servers, "group.id": "demo", "enable.partition.eof": True, **QUIET}
     reader = Consumer(settings | {"isolation.level": "read_committed", "enable.auto.commit": False})
-    waiting = set(reader.list_topics(OUTPUT, timeout=10).topics[OUTPUT].partitions)
-    reader.assign([TopicPartition(OUTPUT, number, 0) for number in waiting])
+    waiting = set(reader.list_topics(topic, timeout=10).topics[topic].partitions)
+    reader.assign([TopicPartition(topic, number, 0) for number in waiting])
     while waiting:
         for message in reader.consume(10_000, timeout=0.5):
             if message.error() is None:
@@ -218,8 +305,8 @@ def _committed(servers: str) -> Iterator[bytes]:
 
 def main() -> None:
     if sys.argv[1:2] == ["job"]:
-        servers, state, mode = sys.argv[2:]
-        run_job(servers, state, until_the_end=mode == "end")
+        servers, state, mode, lake = sys.argv[2:]
+        run_job(servers, state, until_the_end=mode == "end", lake=lake)
         return
     parser = argparse.ArgumentParser(description="from Kafka to Kafka, exactly once, through kills")
     parser.add_argument("--kills", type=int, default=3, help="driver, worker and broker in turn (default 3)")

@@ -172,17 +172,18 @@ def output_order(rows: pa.Table, keys: Sequence[str]) -> Integers:
     runs = np.cumsum(changes([times], order), dtype=np.int64)
     bits = np.uint64(int(runs[-1]).bit_length())
     # Most rows differ after each step: only ties are compared further.
+    hashes = np.zeros(len(order), dtype=np.uint64)
     if keys and (tied := _tied(runs)).any():
-        some_at = from_numpy(order[tied], pa.int64())
-        first_bits = hash_columns([one_chunk(rows[key]).take(some_at) for key in keys]) >> bits
-        numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | first_bits
+        tied_at = order[tied]
+        hashes[tied_at] = hash_columns([one_chunk(rows[key]).take(from_numpy(tied_at, pa.int64())) for key in keys])
+        numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | (hashes[tied_at] >> bits)
         runs = _refine(order, tied, [numbers], np.argsort(numbers))
     if (tied := _tied(runs)).any():
-        tied_rows = taken(rows, order[tied])
-        # Of the hashes, the last bits are still to be compared: the order must not depend on the number of times.
-        hashes = [hash_columns([one_chunk(tied_rows[key]) for key in keys])] if keys else []
-        last_bits = [(numbers & ~(_ALL_BITS << bits)).view(np.int64) for numbers in hashes]
-        keys_of_rows = [runs[tied], *last_bits, *total_keys(tied_rows, rows.column_names)]
+        run_of_rows, last_bits = runs[tied], (hashes[order[tied]] & ~(_ALL_BITS << bits)).view(np.int64)
+        # Different keys with the same first bits are rare, but the order must not depend on the number of bits.
+        differ = ((run_of_rows[1:] == run_of_rows[:-1]) & (last_bits[1:] != last_bits[:-1])).any()
+        others = total_keys(taken(rows, order[tied]), rows.column_names)
+        keys_of_rows = [run_of_rows, *([last_bits] if differ else []), *others]
         _refine(order, tied, keys_of_rows, sorted_by(keys_of_rows))
     return order
 

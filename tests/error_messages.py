@@ -1,4 +1,5 @@
-"""Writes docs/reference/error-messages.md: `python tests/error_messages.py` runs all mistakes again.
+"""Writes docs/reference/error-messages.md: `python tests/error_messages.py` runs the mistakes again that need no Spark,
+`scripts/with-java python tests/error_messages.py --spark` all of them.
 
 Each mistake is evaluated in a fresh folder. An error that is not one of statebed's, or no error at all, is a failure.
 """
@@ -9,13 +10,14 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from mistakes import SECTIONS, Section
+from mistakes import ON_SPARK, SECTIONS, Section
 
 import statebed as sb
 from statebed.checkpoint import EpochDraft, Run
@@ -49,7 +51,8 @@ _HEAD = """# Error messages
 Mistakes and what statebed answers, word for word: the [code](errors.md), what is wrong, where, and what to do. All of
 them are detected before anything is written.
 
-*This page is generated: `python tests/error_messages.py` makes every mistake again, and a test compares.*
+*This page is generated: `scripts/with-java python tests/error_messages.py --spark` makes every mistake again. A
+test compares those that need no Spark.*
 """
 
 RIDES = pa.schema(
@@ -219,31 +222,95 @@ def fresh_folder() -> Iterator[Path]:
             os.environ.update(environment)
 
 
-def page() -> tuple[str, list[str]]:
-    """Return the page, and the mistakes that raised no error of statebed."""
-    parts, accepted = [_HEAD], []
-    with fresh_folder() as folder:
-        write_state()
-        for section in SECTIONS:
-            names = names_of(section)
-            parts.append(f"## {section.title}\n" + (f"\n{section.about}\n" if section.about else ""))
-            for mistake in section.mistakes:
-                try:
-                    text = answer(mistake, names)
-                except Exception as error:  # noqa: BLE001 - listed as a failure below
-                    text = ""
-                    accepted.append(f"{mistake}: {type(error).__name__}: {error}")
-                else:
-                    if not text:
-                        accepted.append(f"{mistake}: no error")
-                shown = text.replace(f"{folder}/", "").replace(str(folder), ".")
-                prompt = "$" if mistake.startswith("statebed ") else ">>>"
-                parts.append(f"```text\n{prompt} {mistake}\n{shown}\n```\n")
+def answered(sections: Sequence[Section], names_for: Callable[[Section, str], dict[str, Any]]) -> tuple[str, list[str]]:
+    """Return the sections as text, and the mistakes that raised no error of statebed."""
+    parts, accepted = [], []
+    for section in sections:
+        parts.append(f"## {section.title}\n" + (f"\n{section.about}\n" if section.about else ""))
+        for mistake in section.mistakes:
+            try:
+                text = answer(mistake, names_for(section, mistake))
+            except Exception as error:  # noqa: BLE001 - listed as a failure below
+                text = ""
+                accepted.append(f"{mistake}: {type(error).__name__}: {error}")
+            else:
+                if not text:
+                    accepted.append(f"{mistake}: no error")
+            shown = text.replace(f"{Path.cwd()}/", "").replace(str(Path.cwd()), ".")
+            prompt = "$" if mistake.startswith("statebed ") else ">>>"
+            parts.append(f"```text\n{prompt} {mistake}\n{shown}\n```\n")
     return "\n".join(parts), accepted
 
 
-if __name__ == "__main__":
-    written, accepted = page()
+def plain_part() -> tuple[str, list[str]]:
+    """Return the page up to the sections that need Spark, and the mistakes that raised no error of statebed."""
+    with fresh_folder():
+        write_state()
+        names = {section.title: names_of(section) for section in SECTIONS}
+        text, accepted = answered(SECTIONS, lambda section, _: names[section.title])
+    return f"{_HEAD}\n{text}", accepted
+
+
+def spark_part(spark: Any) -> tuple[str, list[str]]:
+    """Return the sections that need Spark, and the mistakes that raised no error of statebed or wrote something."""
+    with fresh_folder() as folder:
+        (folder / "in").mkdir()
+        text, accepted = answered(ON_SPARK, lambda *_: _spark_names(spark, folder))
+        accepted += [f"something was written: {path}" for path in folder.iterdir() if path.name != "in"]
+    return text, accepted
+
+
+def _spark_names(spark: Any, folder: Path) -> dict[str, Any]:
+    """Return the names that mistakes in jobs use. Each has jobs of its own, because a mistake may leave half of one."""
+    schema = "driver string, fare double, cents bigint, status string, ts timestamp"
+    df = spark.readStream.schema(schema).parquet(str(folder / "in"))
+    minute = sb.tumbling("1 minute")
+
+    def job() -> sb.Job:
+        return sb.Job("rides", state="jobs", spark=spark)
+
+    def rides(of: sb.Job) -> Any:
+        return of.source(df, "rides", watermark=("ts", "1 minute"))
+
+    stream, whole = rides(job()), job()
+    rides(whole).group_by("driver", minute).agg(n=sb.count()).write("parquet", path="out")
+    return {
+        "sb": sb,
+        "F": import_module("pyspark.sql.functions"),
+        "spark": spark,
+        "df": df,
+        "marked": df.withWatermark("ts", "1 minute"),
+        "minute": minute,
+        "new_job": job(),
+        "untimed": job().source(df),
+        "rides": stream,
+        "elsewhere": rides(job()),
+        "results": stream.group_by("driver", minute).agg(n=sb.count()),
+        "job": whole,
+    }
+
+
+def reviewed() -> tuple[str, str]:
+    """Return the page as it is: what needs no Spark, and the rest."""
+    plain, title, on_spark = PAGE.read_text(encoding="utf-8").partition(f"## {ON_SPARK[0].title}\n")
+    return plain.removesuffix("\n") if title else plain, title + on_spark
+
+
+def main_page() -> None:
+    """Write the page."""
+    plain, accepted = plain_part()
+    on_spark = reviewed()[1]
+    if "--spark" in sys.argv:
+        sessions = import_module("pyspark.sql").SparkSession.builder.master("local[2]")
+        spark = sessions.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+        on_spark, wrong = spark_part(spark)
+        accepted += wrong
+        spark.stop()
     if accepted:
         sys.exit("\n".join(accepted))
-    PAGE.write_text(written, encoding="utf-8")
+    PAGE.write_text(f"{plain}\n{on_spark}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main_page()

@@ -5,10 +5,11 @@ An exception inside such a call would leave its answer in the connection, for th
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
+_POLL_SECONDS = 0.1
 
 
 class StatementThread:
@@ -24,6 +25,9 @@ class StatementThread:
         future: Future[T] = self._threads.submit(work, interrupted)
         while True:
             try:
+                # The system may deliver a signal to another thread, which would not wake an endless wait of this one.
+                while not wait([future], _POLL_SECONDS).done:
+                    pass
                 return future.result()
             except KeyboardInterrupt:
                 interrupted.set()

@@ -141,6 +141,10 @@ class ExpressionText:
             case "PreciseTimestampConversion":
                 name = "unix_micros" if e.fields["toType"] == "long" else "timestamp_micros"
                 return f"{name}({self.text(e.child)})"
+            case "StructsToJson" if not e.fields.get("options"):
+                return f"to_json({self.text(e.child)})"
+            case "JsonToStructs" if not e.fields.get("options"):
+                return f"from_json({self.text(e.child)}, {string_text(type_text(e.fields['schema']))})"
             case "TruncTimestamp":
                 return f"date_trunc({self._list(kids)})"
             case "UnixTimestamp" | "ToUnixTimestamp" if kids[0].type_json in {"timestamp", "date"}:

@@ -204,6 +204,15 @@ WINDOW_VALUES = [
         "max_of_a_window",
         lambda t: _windows(t).groupBy("k").agg(F.max("window.end").alias("last"), F.count("*").alias("n")),
     ),
+    BatchCase(
+        "json_between_operators",
+        lambda t: (
+            _windows(t)
+            .selectExpr("""get_json_object(format_string('{"k": "%s", "n": [%d]}', k, s), '$.k') as j""", "s")
+            .groupBy("j")
+            .agg(F.sum("s"))
+        ),
+    ),
     BatchCase("updating_by_window_and_key", lambda t: _windows(t).groupBy("window").agg(F.max("s"), F.count("*"))),
 ]
 

@@ -11,6 +11,8 @@ from statebed.expressions.functions import (
     comparisons,
     conditions,
     hashes,
+    json_paths,
+    json_structs,
     lambdas,
     lenient,
     list_sets,
@@ -21,10 +23,12 @@ from statebed.expressions.functions import (
     number_bases,
     number_parts,
     patterns,
+    printed,
     strings,
     times,
     trigonometry,
     urls,
+    zones,
 )
 from statebed.expressions.sites import Builder
 
@@ -39,6 +43,8 @@ _MODULES = [
     comparisons,
     conditions,
     hashes,
+    json_paths,
+    json_structs,
     lambdas,
     lenient,
     list_sets,
@@ -49,10 +55,12 @@ _MODULES = [
     number_bases,
     number_parts,
     patterns,
+    printed,
     strings,
     times,
     trigonometry,
     urls,
+    zones,
 ]
 
 

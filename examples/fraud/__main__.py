@@ -1,13 +1,14 @@
 """Flag payments by rules that change while the job runs. Without --servers, a broker is started on loopback."""
 
 import argparse
+import json
 import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import statebed as sb
 from examples.fraud.job import PAYMENTS, RULES, fraud_job
@@ -29,25 +30,40 @@ def main() -> None:
         servers = arguments.servers or _own_broker(folder, stack)
         create_topics(servers)
         _add_connector()
-        query = fraud_job(servers, arguments.state or folder / "state").start()
+        state = arguments.state or folder / "state"
+        query = fraud_job(servers, state).start()
         first = max((alert["payment"] + 1 for alert in alerts(servers)), default=0)
         for rules in (FIRST_RULES, SECOND_RULES):
-            _send_and_wait(query, servers, RULES, rules, "rule")
-            _send_and_wait(query, servers, PAYMENTS, payments(first=first, count=arguments.payments), "card")
+            names = {str(rule["rule"]) for rule in rules if not rule["is_retired"]}
+            send(servers, RULES, rules, key="rule")
+            _wait(query, names, lambda: _in_force(state))
+            before = _payments_read(query)
+            send(servers, PAYMENTS, payments(first=first, count=arguments.payments), key="card")
+            _wait(query, before + arguments.payments, lambda: _payments_read(query))
             first += arguments.payments
-            print(f"rules {[rule['rule'] for rule in rules if not rule['is_retired']]}:", end=" ")
+            print(f"rules {sorted(names)}:", end=" ")
             print(dict(Counter(f"{alert['rule']} from {alert['min_cents']}" for alert in alerts(servers))))
         query.stop()
 
 
-def _send_and_wait(query: sb.Query, servers: str, topic: str, rows: list[dict[str, Any]], key: str) -> None:
-    """Send messages, and wait until an epoch has read them: each row reaches the operator once."""
-    before = sum(epoch.rows_in for epoch in query.recent_progress)
-    send(servers, topic, rows, key=key)
+def _in_force(state: Path) -> set[str]:
+    """Return the names of the rules in the newest epoch; none before the first one."""
+    try:
+        rules = sb.read_state(state, operator="flagged", table="rules").to_arrow().to_pylist()
+    except sb.StatebedError:
+        return set()
+    return {json.loads(rule["key"])[0] for rule in rules}
+
+
+def _payments_read(query: sb.Query) -> int:
+    return sum(epoch.operators["flagged"].rows_in for epoch in query.recent_progress)
+
+
+def _wait(query: sb.Query, expected: object, current: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
-    while sum(epoch.rows_in for epoch in query.recent_progress) < before + len(rows):
+    while current() != expected:
         if time.monotonic() > deadline or not query.is_active:
-            raise RuntimeError(f"the job does not read {topic}") from query.exception
+            raise RuntimeError("the job does not read its topics") from query.exception
         time.sleep(0.2)
 
 

@@ -205,12 +205,16 @@ def _stopped(job: "BackgroundJob", _: threading.Event) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the shell and its jobs; Ctrl-C ends only a statement."""
+    """Let SIGTERM and SIGHUP end the shell and its jobs; Ctrl-C ends only a statement.
+
+    A process that was started in the background ignores SIGINT unless it says otherwise.
+    """
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {signal.SIGTERM: leave, signal.SIGHUP: leave, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

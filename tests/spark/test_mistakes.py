@@ -214,8 +214,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         "how late its rows may be",
     ),
     "a column behind an operator that we lack": (
-        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where(F.format_string("%s", "driver") == "A"),
-        "the function format_string",
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where(F.size(F.sentences("driver")) > 1),
+        "the function sentences",
     ),
     "a window on text": (
         lambda r: stream(r).group_by("driver", sb.tumbling("1 minute", on="status")).agg(n=sb.count()),

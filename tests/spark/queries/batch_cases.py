@@ -93,7 +93,7 @@ TOP = [
             .select(F.window("ts", "30 seconds").alias("w"), "k", "g", "v")
             .withColumn("n", F.row_number().over(Window.partitionBy("w", "g").orderBy(F.desc("v"), "k")))
             .where("n <= 2")
-            .select("w", "g", "v", "n")
+            .select("w", "k", "g", "v", "n")
         ),
     ),
     BatchCase(
@@ -103,7 +103,7 @@ TOP = [
             .selectExpr("window(ts, '30 seconds').start as s", "k", "g", "v")
             .withColumn("n", F.row_number().over(Window.partitionBy("s").orderBy(F.desc("v"), "k")))
             .where("n = 1")
-            .select("s", "v")
+            .select("s", "k", "v")
         ),
     ),
     BatchCase(

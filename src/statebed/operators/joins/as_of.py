@@ -162,17 +162,13 @@ class AsOfJoin(OperatorBase):
             return sides.result(clock, results.table())
 
     def _due(self, view: TimeKeyedView, input_: Input, new: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Return new and stored rows up to the watermark, deleting them from the state; store the other new rows.
+        """Return new and stored rows up to the watermark; store the other new rows.
 
-        The stored rows are read in pieces, of which one is in memory at a time.
+        The stored rows are read in pieces, of which one is in memory at a time, and deleted when all of them are read.
         """
         last = clock.watermark_us
         due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
-        old: Iterator[pa.Table] = iter(())
-        if last is not None:
-            behind = min(last + 1, END)
-            old = (_routed(piece, input_) for piece in view.scan(None, behind))
-            view.delete_times(BEGINNING, behind)
+        old = iter(()) if last is None else _taken_out(view, input_, min(last + 1, END))
         kept = ~due
         if input_ is self.right or self.how is JoinKind.INNER:
             kept &= without_nulls([one_chunk(new[key]) for key in input_.keys], new.num_rows)
@@ -297,6 +293,13 @@ def _hashes(rows: pa.Table, input_: Input) -> npt.NDArray[np.uint64]:
     if not input_.keys:
         return np.zeros(rows.num_rows, dtype=np.uint64)
     return hash_columns([one_chunk(rows[key]) for key in input_.keys])
+
+
+def _taken_out(view: TimeKeyedView, input_: Input, end_us: int) -> Iterator[pa.Table]:
+    """Yield the stored rows before `end_us`, then delete them: deleted segments give up what was prefetched."""
+    for piece in view.scan(None, end_us):
+        yield _routed(piece, input_)
+    view.delete_times(BEGINNING, end_us)
 
 
 def _routed(rows: pa.Table, input_: Input) -> pa.Table:

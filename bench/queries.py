@@ -9,6 +9,7 @@ JVM that planning takes.
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -56,9 +57,9 @@ def query(job: sb.Job, df: DataFrame) -> None:
     stream.write(lambda rows, _: rows.count())
 
 
-def timed(build: object, df: DataFrame, state: Path) -> float:
+def timed(build: Callable[[sb.Job, DataFrame], None], df: DataFrame, state: Path) -> float:
     job = sb.Job("bench", state=state, parallelism=2, spark=df.sparkSession)
-    build(job, df)  # type: ignore[operator]
+    build(job, df)
     began = time.perf_counter()
     job.start(available_now=True).await_termination()
     return time.perf_counter() - began

@@ -23,13 +23,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import statebed as sb
 from scripts.kafka_broker import QUIET, ROOT, KafkaBroker, class_path
 from statebed.demo.child import Child
+from statebed.sinks.lake import folder_catalog
 
 INPUT, OUTPUT, JOB = "rides", "totals", "kafka-demo"
 DRIVERS = 50
@@ -76,10 +82,6 @@ class Rides(threading.Thread):
 
 def run_job(servers: str, state: str, *, until_the_end: bool, lake: str) -> None:
     """Run the job: the process that is killed. With a folder `lake`, it also writes Delta and Iceberg tables."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - the program that kills does not need them
-
-    import statebed as sb  # noqa: PLC0415
-
     # The master is that of PYSPARK_SUBMIT_ARGS.
     session = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     job = sb.Job(JOB, state=state, parallelism=2, spark=session)
@@ -242,12 +244,6 @@ def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, lake: bo
 
 def compare_lake(servers: str, lake: Path, *, say: bool) -> None:
     """Compare the Delta and Iceberg tables with DuckDB's answer over the input topic."""
-    import duckdb  # noqa: PLC0415 - the demo does not need them
-    import pyarrow as pa  # noqa: PLC0415
-    from deltalake import DeltaTable  # noqa: PLC0415
-
-    from statebed.sinks.lake import folder_catalog  # noqa: PLC0415
-
     sent = pa.Table.from_pylist([json.loads(value) for value in _committed(servers, INPUT)])
     catalog = folder_catalog(str(lake / "iceberg")).load()
     with duckdb.connect() as connection:

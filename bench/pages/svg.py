@@ -33,6 +33,8 @@ _STYLE = """  <style>
 %s    }
   </style>
 """
+_WHOLE_FROM = 100
+"""Numbers from here on are shown without decimals."""
 
 
 def number(value: float) -> str:
@@ -40,7 +42,7 @@ def number(value: float) -> str:
     for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= size:
             return f"{value / (size if unit != ' k' else 1e3):.3g}{unit}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+    return f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.3g}"
 
 
 def bars(title: str, subtitle: str, rows: Sequence[tuple[str, float, float, float]], *, even: float | None) -> str:

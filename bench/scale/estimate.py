@@ -175,9 +175,14 @@ class Estimate:
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the straight line through two points as its value at 0, which is not below 0, and its slope."""
+    """Return the straight line through two points as its value at 0 and its slope, neither of them below 0.
+
+    Measured seconds are noisy. If the larger job was faster, the cost does not depend on the size as far as is known.
+    """
     (x1, y1), (x2, y2) = points
     slope = (y2 - y1) / (x2 - x1)
+    if slope < 0:
+        return max(y1, y2), 0.0
     start = y1 - slope * x1
     return (start, slope) if start >= 0 else (0.0, y2 / x2)
 

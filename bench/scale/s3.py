@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from statebed.storage import ObjectStore
 
@@ -64,10 +65,10 @@ def measure(store: ObjectStore, *, source: str, times: int = 30) -> Latencies:
     """Measure the latencies of a store: medians of small requests, and the bandwidth of one large object."""
     small, large = b"x" * 4096, b"x" * (16 << 20)
     paths = [f"latency/{number:04}" for number in range(times)]
-    puts = [_seconds(lambda path=path: store.put(path, small)) for path in paths]  # type: ignore[misc]
-    gets = [_seconds(lambda path=path: store.get(path)) for path in paths]  # type: ignore[misc]
+    puts = [_seconds(partial(store.put, path, small)) for path in paths]
+    gets = [_seconds(partial(store.get, path)) for path in paths]
     lists = [_seconds(lambda: list(store.list("latency"))) for _ in range(5)]
-    deletes = [_seconds(lambda path=path: store.delete(path)) for path in paths[: times // 2]]  # type: ignore[misc]
+    deletes = [_seconds(partial(store.delete, path)) for path in paths[: times // 2]]
     many = _seconds(lambda: store.delete_many(paths[times // 2 :]))
     store.put("latency/large", large)
     get, whole = statistics.median(gets), min(_seconds(lambda: store.get("latency/large")) for _ in range(3))

@@ -28,7 +28,7 @@ def main() -> None:
     job = balance_job(arguments.folder / "events", arguments.folder / "state", target)
     job.start(available_now=True).await_termination()
 
-    query = f"select status, count(*), sum(open_cents) from {TABLE} group by status order by status"  # noqa: S608
+    query = f"select status, count(*), sum(open_cents) from {TABLE} group by status order by status"  # noqa: S608 - our own text
     for status, orders, cents in _rows(query, arguments.dsn, database):
         print(f"{status}: {orders} orders, {cents / 100:,.2f} open")
     print(f"{added} new events; the table is {TABLE} in {arguments.dsn or database}")

@@ -36,7 +36,7 @@ CUT_OFF_WORKER = re.compile(
     r'(?:Traceback \(most recent call last\):\n(?:  File ".*/pyspark/daemon\.py", .*\n(?:    .*\n)?)+'
     r"BrokenPipeError: .*\n*)+\Z"
 )
-"""What PySpark's daemon prints when Spark ends while a worker writes to it; this may be at any moment of the exit."""
+"""Traceback that PySpark's daemon prints if Spark exits while a worker still writes. It may follow our error."""
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,10 @@ def test_formulas_give_back_what_they_were_fitted_to_and_find_where_a_job_breaks
     assert 100 < puts.subtasks < math.inf
 
 
-def test_a_line_through_two_points_never_starts_below_zero() -> None:
+def test_a_line_through_two_points_neither_starts_below_zero_nor_falls() -> None:
     assert line([(1, 3), (2, 5)]) == (1, 2)
     assert line([(1, 1), (2, 4)]) == (0, 2)
+    assert line([(1, 4), (2, 3)]) == (4, 0)
 
 
 def test_storage_costs_less_per_byte_in_higher_tiers() -> None:

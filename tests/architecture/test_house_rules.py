@@ -44,13 +44,13 @@ def test_only_the_module_of_names_formats_names_of_objects() -> None:
 
 
 def object_names_in(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     documentation = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value) for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     return [
         f"{relative(path)}:{node.lineno}: {node.value!r}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and id(node) not in documentation

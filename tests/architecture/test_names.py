@@ -1,6 +1,7 @@
 """Names that a reader can tell apart: one class name for one thing, module names that are nouns, no near-twins."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -8,14 +9,14 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "statebed"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 NOUNS_IN_ING = {"graph_drawing", "grouping", "routing", "testing", "widening"}
 """Module names that end in -ing and are nouns of the field."""
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 def test_class_names_are_unique() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(path.relative_to(SOURCE)))
+        for name in CLASS.findall(path.read_text()):
+            places[name].append(str(path.relative_to(SOURCE)))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
@@ -41,12 +42,13 @@ PUBLISHED = {("cli/doctor.py", "found")}
 
 def names_bound_in(tree: ast.Module) -> set[tuple[int, str]]:
     """Return line and name of every local, loop variable and parameter, and of every field of a class."""
-    stored = {
-        (node.lineno, node.id)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    return stored | {(node.lineno, node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names: set[tuple[int, str]] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add((node.lineno, node.id))
+        elif isinstance(node, ast.arg):
+            names.add((node.lineno, node.arg))
+    return names
 
 
 def test_names_say_what_they_hold() -> None:

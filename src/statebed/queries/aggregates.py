@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from statebed.aggregates import functions as ours
-from statebed.queries.plan_tree import Expr
-from statebed.queries.refusals import UntranslatableError
+from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.plan_tree import Expr
 
 SAME: dict[str, Callable[..., Any]] = {
     "AnyValue": ours.any_value,

@@ -10,10 +10,9 @@ from statebed.errors import StatebedError
 from statebed.flow.joins import eq
 from statebed.flow.keys import quoted
 from statebed.queries.conditions import JoinConditions
-from statebed.queries.expression_text import ExpressionText
-from statebed.queries.plan_tree import Expr
-from statebed.queries.refusals import UntranslatableError
 from statebed.queries.relation import BroadcastRows, Relation, fresh_name
+from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
+from statebed.spark.analysed.plan_tree import Expr
 from statebed.spark.api.stream import JobStream
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from statebed.queries.expression_text import interval_us
-from statebed.queries.plan_tree import Expr
-from statebed.queries.refusals import UntranslatableError
+from statebed.spark.analysed.expression_text import UntranslatableError, interval_us
+from statebed.spark.analysed.plan_tree import Expr
 
 _FLIPPED = {
     "EqualTo": "EqualTo",

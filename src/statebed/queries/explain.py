@@ -11,8 +11,8 @@ from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode,
 from statebed.operators.labels import operator_label
 from statebed.present import notebook
 from statebed.queries.job import QueryJob
-from statebed.queries.plan_tree import PlanNode, analysed_plan
 from statebed.queries.translation import Options, Translation
+from statebed.spark.analysed.plan_tree import PlanNode, analysed_plan
 from statebed.spark.api.stream import Transformed
 
 _HEAD_STEPS = frozenset({"Aggregate", "Expand", "Filter", "Generate", "Join", "LateralJoin", "MapPartitions", "Union"})

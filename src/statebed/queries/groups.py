@@ -9,12 +9,11 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.aggregates import aggregate_of
-from statebed.queries.catalyst import arrow_type, same_type
-from statebed.queries.expression_text import ExpressionText, WindowColumns
-from statebed.queries.plan_tree import Expr, PlanNode
-from statebed.queries.refusals import UntranslatableError
 from statebed.queries.relation import Relation, fresh_name
 from statebed.queries.windows import WindowSpec
+from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
+from statebed.spark.analysed.types import arrow_type, same_type
 
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation

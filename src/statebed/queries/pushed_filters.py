@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 
 from statebed.queries.catalyst import Catalyst
 from statebed.queries.conditions import conjuncts
-from statebed.queries.plan_tree import Expr, PlanNode, plan_of
+from statebed.spark.analysed.plan_tree import Expr, PlanNode, plan_of
 
 WatermarkKey = tuple[str, int]
 """Id of a watermark node, and of its event-time attribute."""

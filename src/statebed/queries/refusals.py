@@ -1,17 +1,7 @@
 """Refusals: what a query asks for that cannot be computed exactly, in the user's words, and what to do."""
 
 from statebed.errors import InputError
-from statebed.queries.plan_tree import PlanNode
-
-
-class UntranslatableError(Exception):
-    """An expression or a step that only Spark can compute; `fix` says what to do instead."""
-
-    def __init__(self, why: str, fix: str = "") -> None:
-        super().__init__(why)
-        self.why = why
-        self.fix = fix
-
+from statebed.spark.analysed.plan_tree import PlanNode
 
 STEPS = {
     "Aggregate": "groupBy().agg()",

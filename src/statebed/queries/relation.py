@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statebed.queries.expression_text import ExpressionText, WindowColumns
-from statebed.queries.plan_tree import Expr, Handle, PlanNode
-from statebed.queries.refusals import UntranslatableError
 from statebed.queries.windows import WindowSpec
+from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
+from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode
 from statebed.spark.api.stream import JobStream
 
 

@@ -8,11 +8,10 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.conditions import conjuncts
-from statebed.queries.expression_text import WindowColumns
-from statebed.queries.plan_tree import Expr, PlanNode
-from statebed.queries.refusals import UntranslatableError
 from statebed.queries.relation import Ranking, Relation, fresh_name
 from statebed.queries.windows import WindowSpec
+from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
 
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation

@@ -13,11 +13,10 @@ from statebed.format.stream_schema import Changes
 from statebed.operators.joins.interval import MAX_BOUND_US
 from statebed.queries.broadcast_joins import is_lookup, lookup_join
 from statebed.queries.conditions import JoinConditions, conditions_of
-from statebed.queries.expression_text import ExpressionText
-from statebed.queries.plan_tree import Expr, PlanNode
-from statebed.queries.refusals import UntranslatableError
 from statebed.queries.relation import Relation
 from statebed.queries.windows import WindowSpec
+from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
 
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation

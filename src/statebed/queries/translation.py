@@ -16,12 +16,12 @@ from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
-from statebed.queries.expression_text import WindowColumns
-from statebed.queries.plan_tree import Expr, PlanNode, analysed_plan
 from statebed.queries.pushed_filters import pushed_filters
-from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, UntranslatableError, refusal
+from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
 from statebed.queries.relation import Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
+from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
+from statebed.spark.analysed.plan_tree import Expr, PlanNode, analysed_plan
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
 from statebed.spark.plan.source_frames import WATERMARK_KEY

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 from statebed.operators import Window, sliding, tumbling
 from statebed.operators.window_definition import SessionWindow, cumulative
-from statebed.queries.expression_text import interval_us
-from statebed.queries.plan_tree import Expr
-from statebed.queries.refusals import UntranslatableError
+from statebed.spark.analysed.expression_text import UntranslatableError, interval_us
+from statebed.spark.analysed.plan_tree import Expr
 
 _START, _END = 1, 3
 """Positions of the values among the arguments of named_struct('start', ..., 'end', ...)."""

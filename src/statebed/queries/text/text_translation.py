@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 
 from statebed.errors import StatebedError
 from statebed.queries.catalyst import outputs
-from statebed.queries.plan_tree import PlanNode
 from statebed.queries.refusals import refusal
 from statebed.queries.relation import BroadcastRows, Relation
 from statebed.queries.translation import Options, Translation
+from statebed.spark.analysed.plan_tree import PlanNode
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
 from statebed.sql.query_blocks import block_at

@@ -16,15 +16,23 @@ from statebed.expressions import BoundExpression, bind
 from statebed.expressions.user_functions import UserFunction
 from statebed.flow.keys import quoted
 from statebed.quantities import parse_duration
-from statebed.queries.catalyst import arrow_type, same_type
-from statebed.queries.function_names import BINARY, FAIL_ON_ERROR, FUNCTIONS, MODAL, REPLACED, ZONED
-from statebed.queries.plan_tree import Expr, Json
-from statebed.queries.refusals import UntranslatableError
+from statebed.spark.analysed.function_names import BINARY, FAIL_ON_ERROR, FUNCTIONS, MODAL, REPLACED, ZONED
+from statebed.spark.analysed.plan_tree import Expr, Json
+from statebed.spark.analysed.types import arrow_type, same_type
 
 UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 DAY_US = 86_400_000_000
 _INTEGERS = ("byte", "short", "integer", "long")
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+
+
+class UntranslatableError(Exception):
+    """An expression or a step that only Spark can compute; `fix` says what to do instead."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.fix = fix
 
 
 @dataclass(frozen=True)

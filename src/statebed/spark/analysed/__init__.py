@@ -1,0 +1,1 @@
+"""Spark's analysed plans as Python values, and their expressions as text of statebed's expression language."""

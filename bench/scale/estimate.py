@@ -6,7 +6,7 @@ these formulas is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.scale.s3 import GET_DOLLARS, PUT_DOLLARS, Latencies, stored_dollars
 from bench.scale.simulated_job import Shape, Totals
@@ -296,7 +296,7 @@ def estimate(target: Target, formulas: Formulas, latencies: Latencies) -> Estima
     report = SubtaskReport("o", 0, 1, pb.SubtaskReference(), (), 0, 0, 0, 0, 0, 0, 0, due_bytes=int(state))
     most = int(options.round_bytes / min(state, options.subtask_bytes)) + 2
     taken = chosen(
-        [replace(report, subtask_index=index) for index in range(min(subtasks, most))],
+        [report] * min(subtasks, most),  # all are alike, and only their number is used
         compacted_in={},
         most_bytes=options.round_bytes,
         subtask_bytes=options.subtask_bytes,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from bench.scale.estimate import Estimate
 from bench.scale.s3 import GETS_PER_SECOND, PUTS_PER_SECOND
@@ -38,8 +39,9 @@ class Limit:
 
 def limits(result: Estimate, grown: Callable[[int], Estimate]) -> list[Limit]:
     """Return every limit; `grown` estimates the same job with another number of subtasks."""
+    estimated = cache(grown)  # limits are looked for at the same numbers
     return [
-        Limit(what, unit, value(result), allowed(result), _breaks_at(value, allowed, grown))
+        Limit(what, unit, value(result), allowed(result), _breaks_at(value, allowed, estimated))
         for what, unit, value, allowed in _LIMITS
     ]
 

@@ -3,10 +3,10 @@
     make mutants                      all of them
     make mutants MUTANTS="08 17"      those whose names begin so
 
-Each patch in tests/mutants is applied to a copy of the tree; its header says in words which failure it brings back, and
-which test must fail (`Test:`), by which error (`Error:`, an assertion unless it is named). Without the patch the same
-test must pass. A patch that no longer applies, a test that cannot be collected or that times out, and a failure for
-another reason are all errors: they prove nothing.
+Each patch in tests/mutants is applied to a copy of the tree and taken back afterwards. Its header says in words which
+failure it brings back, and which test must fail (`Test:`), by which error (`Error:`, an assertion unless it is named).
+Without the patch the same test must pass. A patch that no longer applies, a test that cannot be collected or that
+times out, and a failure for another reason are all errors: they prove nothing.
 """
 
 import argparse
@@ -18,15 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests" / "mutants"
 FAILURES = range(1, 19)
 """Ways in which earlier systems break; tests/mutants/README.md has the list."""
 TEST_SECONDS = 120
+PATCHED = re.compile(r"^\+\+\+ b/(\S+)", re.MULTILINE)
 HEADER = re.compile(r"^(Failure|Here|Test|Error): (.+)$", re.MULTILINE)
 
 
@@ -71,13 +75,15 @@ def copy_tree(folder: Path) -> None:
     shutil.copy2(ROOT / "pyproject.toml", folder)
 
 
-def run_tests(folder: Path, tests: list[str]) -> Outcome:
+def run_tests(folder: Path, tests: list[str], **variables: str) -> Outcome:
     report = folder / "report.jsonl"
+    report.unlink(missing_ok=True)
     environment = os.environ | {
         "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}:{folder}",
         "MUTANT_SOURCE": str(folder / "src"),
         "MUTANT_REPORT": str(report),
         "CI": "1",  # the same examples in every run
+        **variables,
     }
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-p", "mutants.reporting", "-o", f"timeout={TEST_SECONDS}", *tests]
@@ -113,21 +119,38 @@ def judge(mutant: Mutant, outcome: Outcome) -> str:
     return ""
 
 
-def check_mutant(mutant: Mutant) -> tuple[str, float]:
+def restore(patch: Path, folder: Path) -> None:
+    """Bring back the files that the patch changes, with their times: bytecode of them is valid again."""
+    for name in PATCHED.findall(patch.read_text()):
+        shutil.copy2(ROOT / name, folder / name)
+
+
+def check_mutant(mutant: Mutant, copies: "SimpleQueue[Path]") -> tuple[str, float]:
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="statebed-mutant-") as name:
-        folder = Path(name)
-        copy_tree(folder)
+    folder = copies.get()
+    try:
         problem = apply(mutant.path, folder)
-        problem = f"does not apply: {problem}" if problem else judge(mutant, run_tests(folder, [mutant.test]))
-    return problem, time.monotonic() - begin
+        if problem:
+            return f"does not apply: {problem}", time.monotonic() - begin
+        # Bytecode of a patched module must not stay behind.
+        outcome = run_tests(folder, [mutant.test], PYTHONDONTWRITEBYTECODE="1")
+        return judge(mutant, outcome), time.monotonic() - begin
+    finally:
+        restore(mutant.path, folder)
+        copies.put(folder)
 
 
-def check_unpatched(mutants: list[Mutant]) -> str:
+def check_unpatched(mutants: list[Mutant], folder: Path) -> str:
+    """Run the tests without a patch, which also compiles all modules for the runs with one."""
+    outcome = run_tests(folder, sorted({mutant.test for mutant in mutants}))
+    return "" if outcome.status == 0 else f"without any patch, tests fail:\n{outcome.output}"
+
+
+@contextmanager
+def copied_tree() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="statebed-mutant-") as name:
         copy_tree(Path(name))
-        outcome = run_tests(Path(name), sorted({mutant.test for mutant in mutants}))
-    return "" if outcome.status == 0 else f"without any patch, tests fail:\n{outcome.output}"
+        yield Path(name)
 
 
 def chosen(names: list[str]) -> list[Mutant]:
@@ -150,18 +173,20 @@ def main() -> int:
     arguments = parser.parse_args()
     mutants = chosen(arguments.names)
     begin = time.monotonic()
-    with ThreadPoolExecutor(arguments.at_once) as pool:
-        unpatched = pool.submit(check_unpatched, mutants)
-        waiting = [pool.submit(check_mutant, mutant) for mutant in mutants]
-        problems = []
+    with ExitStack() as stack, ThreadPoolExecutor(arguments.at_once) as pool:
+        folders = [stack.enter_context(copied_tree()) for _ in mutants[: arguments.at_once]]
+        unpatched = list(pool.map(check_unpatched, [mutants[n :: len(folders)] for n in range(len(folders))], folders))
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for folder in folders:
+            copies.put(folder)
+        waiting = [pool.submit(check_mutant, mutant, copies) for mutant in mutants]
+        problems = [problem for problem in unpatched if problem]
         for mutant, one in zip(mutants, waiting, strict=True):
             problem, seconds = one.result()
             verdict = "found" if not problem else "NOT FOUND"
             print(f"{mutant.name:42} {verdict:10} {seconds:5.1f} s  {mutant.failure}", flush=True)
             if problem:
                 problems.append(f"{mutant.name}: {problem}")
-        if unpatched.result():
-            problems.append(unpatched.result())
     print(f"{len(mutants)} mutants, {len(problems)} problems, {time.monotonic() - begin:.0f} s")
     for problem in problems:
         print(f"\n{problem}", file=sys.stderr)

@@ -69,7 +69,9 @@ def _looked_up(
     # In a pair, an equal column of the table has the name of the stream's column.
     in_pair = {pair.right: pair.left for pair in pairs}
     shown = {number: in_pair.get(column, column) for number, column in columns.items()}
-    writer = ExpressionText({**left.columns, **shown}, left.windows, functions=query.job.graph.functions)
+    writer = ExpressionText(
+        {**left.columns, **shown}, left.windows, {}, query.job.graph.functions, query.catalyst.session
+    )
     condition = " and ".join(writer.text(part) for part in conditions.rest) or None
     try:
         results = left.behind.lookup(

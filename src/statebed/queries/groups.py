@@ -220,7 +220,9 @@ def _results(
     """Compute expressions over aggregates and keys."""
     columns, windows, shapes = dict(relation.columns), dict(relation.windows), dict(relation.shapes)
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes]
-    writer = ExpressionText(relation.columns, relation.windows, known, query.job.graph.functions)
+    writer = ExpressionText(
+        relation.columns, relation.windows, known, query.job.graph.functions, query.catalyst.session
+    )
     texts: dict[str, str] = {}
     schema = relation.behind.output.columns
     for result in results:

@@ -99,7 +99,7 @@ class Relation:
     @property
     def text(self) -> ExpressionText:
         """Writer of expressions over the stream's columns."""
-        return ExpressionText(self.columns, self.windows, functions=self.behind.graph.functions)
+        return ExpressionText(self.columns, self.windows, {}, self.behind.graph.functions, self.behind.job.spark)
 
     def bound_text(self, expression: Expr) -> str:
         """Return the text of an expression over the stream, with its type checked."""

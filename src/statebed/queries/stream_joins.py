@@ -134,7 +134,7 @@ class _Join:
         elif self._waits_like_spark:
             within = self._widened(within)
             remaining += self.conditions.bounds
-        writer = ExpressionText(columns, windows, functions=query.job.graph.functions)
+        writer = ExpressionText(columns, windows, {}, query.job.graph.functions, query.catalyst.session)
         condition = " and ".join(writer.text(remaining_condition) for remaining_condition in remaining) or None
         try:
             stream = left.behind.join(

@@ -128,7 +128,7 @@ CORE = [
             .withColumn("tag", F.explode("tags"))
             .groupBy(_minute(), "label", "tag")
             .agg(F.count("*").alias("c"))
-            .selectExpr("window", "label", "tag", "c", "sha2(label, 256) as h")
+            .selectExpr("window", "label", "tag", "c", "to_csv(struct(label)) as h")
         ),
     ),
     Case("ordered", lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s")).orderBy("s").limit(2), "complete"),
@@ -285,6 +285,25 @@ SHAPES = [
         "update",
     ),
     Case("window_without_watermark", lambda t: t.read().groupBy(F.window("ts", "1 minute"), "k").count(), "update"),
+    Case(
+        "functions_between_operators",
+        lambda t: (
+            t.marked()
+            .dropDuplicates(["k", "v", "ts"])
+            .selectExpr(
+                "ts",
+                "transform(split(concat_ws('-', k, v), '-'), x -> upper(x)) as parts",
+                "map('k', k, 'g', cast(g as string)) as named",
+                "date_format(ts, 'yyyy-MM-dd HH') as hour",
+                "try_divide(v, v - 10) as share",
+                "sha2(k, 256) as hashed",
+            )
+            .where("size(parts) = 2 or element_at(named, 'k') is null")
+            .groupBy(F.window("ts", "1 minute"), "hour", "hashed")
+            .agg(F.sum("share").alias("s"), F.max(F.array_join("parts", "+")).alias("m"))
+        ),
+        settings={"spark.sql.session.timeZone": "UTC"},
+    ),
     Case("filter_in_update", lambda t: t.read().where("v > 100").select("k", "v"), "update"),
     Case("rollup", lambda t: t.read().rollup("k", "g").agg(F.sum("v").alias("s")), "update"),
     Case("cube", lambda t: t.read().cube("k", "g").agg(F.count("*").alias("c")), "update"),

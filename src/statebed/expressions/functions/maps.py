@@ -18,7 +18,7 @@ from statebed.expressions.functions.strings import as_text
 from statebed.expressions.list_parts import ListParts, maps_of, put_together, ranks, taken, taken_apart
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of, of_many
-from statebed.expressions.terms import Datum, Term, arrays, constant
+from statebed.expressions.terms import Datum, Term, arrays
 
 
 def map_operand(site: Site, index: int = 0) -> Term:
@@ -48,8 +48,7 @@ def _map(site: Site) -> Term:
     if len(site.operands) % 2:
         raise site.place.mistake("map takes keys and values in turns", fix="write map('a', 1, 'b', 2)")
     if not site.operands:
-        kind = pa.map_(types.NULL, types.NULL)
-        return constant(site.place, pa.array([[]], kind)[0], kind)
+        raise site.place.mistake("map() has no types of keys and values", fix="give it at least one key and its value")
     keys = in_common_type(site, *site.operands[::2])
     values = in_common_type(site, *site.operands[1::2])
     kind = types.map_of(keys[0].type, values[0].type, nullable=any(value.nullable for value in values))

@@ -5,10 +5,11 @@ user's function or chance raises UntranslatableError, and is computed by Spark i
 bound text is compared with Spark's, so a difference is found before the query starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.types import _parse_datatype_json_value
 
 from statebed.errors import StatebedError
@@ -16,7 +17,21 @@ from statebed.expressions import BoundExpression, bind
 from statebed.expressions.user_functions import UserFunction
 from statebed.flow.keys import quoted
 from statebed.quantities import parse_duration
-from statebed.spark.analysed.function_names import BINARY, FAIL_ON_ERROR, FUNCTIONS, MODAL, REPLACED, ZONED
+from statebed.spark.analysed.function_names import (
+    BINARY,
+    DEFAULT_ORDER,
+    DERIVED,
+    EXTRACTED,
+    FAILING,
+    FUNCTIONS,
+    LENIENT,
+    LENIENT_CLASSES,
+    MODAL,
+    SESSION_SETTINGS,
+    SETTINGS,
+    TYPE_SENSITIVE,
+    ZONED,
+)
 from statebed.spark.analysed.plan_tree import Expr, Json
 from statebed.spark.analysed.types import arrow_type, same_type
 
@@ -55,20 +70,43 @@ class ExpressionText:
     """Columns that hold the value of a whole expression, by its key."""
     functions: Mapping[str, UserFunction] = field(default_factory=dict)
     """Functions of the user, by name in lower case."""
+    session: SparkSession | None = None
+    """Session whose settings change the results of some functions, which are refused without one."""
 
     def bound(self, expression: Expr, schema: pa.Schema) -> BoundExpression:
         """Write the expression, bind it to a schema, and check its type against Spark's."""
+        parts = list(self._written(expression))
+        if expression.value.children and any("collate" in str(part.type_json) for part in parts if not part.children):
+            raise UntranslatableError(
+                f"{expression.sql} compares by a collation; between operators, texts are compared by their bytes"
+            )
+        bound = self._bound(expression, schema)
+        for part in parts:
+            if part.kind in TYPE_SENSITIVE or (part.kind == "Cast" and part.type_json == "string"):
+                for argument in part.children:
+                    if argument.children:
+                        self._bound(argument, _with_variables(schema, argument, self))
+        return bound
+
+    def _written(self, e: Expr) -> Iterator[Expr]:
+        """Yield an expression and everything in it, but nothing of what a column holds."""
+        yield e
+        if not (self.known and e.key in self.known):
+            for child in e.children:
+                yield from self._written(child)
+
+    def _bound(self, expression: Expr, schema: pa.Schema) -> BoundExpression:
         text = self.text(expression)
         try:
             bound = bind(text, schema, functions=self.functions)
+            wanted = arrow_type(expression.type_json)
         except StatebedError as error:
             raise UntranslatableError(f"{expression.sql}: {error.what.splitlines()[0]}") from error
-        wanted = arrow_type(expression.type_json)
         if not same_type(bound.type, wanted):
             raise UntranslatableError(f"{expression.sql} has the type {bound.type} here, but {wanted} in Spark")
         return bound
 
-    def text(self, e: Expr) -> str:  # noqa: C901, PLR0911, PLR0912 - one return per kind of expression
+    def text(self, e: Expr) -> str:  # noqa: C901, PLR0911 - one return per kind of expression
         """Return the text of an expression."""
         if self.known and e.key in self.known:
             return quoted(self.known[e.key])
@@ -88,21 +126,48 @@ class ExpressionText:
         if not e.is_catalyst:
             raise UntranslatableError(f"{e.sql}: {e.kind} is a function that only Spark can call")
         self._check_zone(e)
+        self._check_session(e)
         if e.kind in BINARY:
-            if e.kind in MODAL and e.mode != "ANSI":
-                raise UntranslatableError(f"{e.sql}: {e.kind} in {e.mode} mode; between operators ANSI mode applies")
-            return f"({self.text(e.children[0])} {BINARY[e.kind]} {self.text(e.children[1])})"
-        if e.kind in FAIL_ON_ERROR and not e.handle.failOnError():
-            raise UntranslatableError(f"{e.sql}: {e.kind} that wraps around; between operators ANSI mode applies")
+            return self._operator(e)
+        special = self._special(e)
+        if special is not None:
+            return special
+        if "replacement" in e.fields:
+            return self._replaced(e)
         if e.kind in FUNCTIONS:
+            _check_settings(e)
             return f"{FUNCTIONS[e.kind]}({self._list(e.children)})"
-        if e.kind in REPLACED:
-            name, arguments = REPLACED[e.kind]
-            return f"{name}({self._list([e.part(argument) for argument in arguments])})"
-        return self._special(e)
+        raise UntranslatableError(f"{e.sql}: {e.kind} is not available between operators")
 
-    def _special(self, e: Expr) -> str:  # noqa: PLR0911, C901, PLR0912 - one return per kind of expression
+    def _operator(self, e: Expr) -> str:
+        mode = e.mode if e.kind in MODAL else "ANSI"
+        if mode == "TRY" and e.kind in LENIENT:
+            return f"{LENIENT[e.kind]}({self._list(e.children)})"
+        if mode != "ANSI":
+            raise UntranslatableError(f"{e.sql}: {e.kind} in {mode} mode; between operators ANSI mode applies")
+        return f"({self.text(e.children[0])} {BINARY[e.kind]} {self.text(e.children[1])})"
+
+    def _replaced(self, e: Expr) -> str:
+        """Return the text of what Spark computes instead of a function; or a call, if that cannot be written."""
+        try:
+            return self.text(e.child)
+        except UntranslatableError:
+            if e.kind not in FUNCTIONS:
+                raise
+        arguments: list[Expr] = []
+        for name, content in e.fields.items():
+            if name not in DERIVED and name != "replacement":
+                is_sequence = isinstance(content, list) and bool(content) and isinstance(content[0], list)
+                arguments += e.parts(name) if is_sequence else [e.part(name)]
+        return f"{FUNCTIONS[e.kind]}({self._list(arguments)})"
+
+    def _special(self, e: Expr) -> str | None:  # noqa: PLR0911, C901, PLR0912, PLR0915 - one return per kind of expression
+        """Return the text of an expression that is not a plain call; None for other expressions."""
         kids = e.children
+        if e.kind in EXTRACTED:
+            return f"extract({EXTRACTED[e.kind]} from {self.text(e.child)})"
+        if e.kind in FAILING and len(kids) == _arguments(e):
+            return f"{FAILING[e.kind][0 if e.fields['failOnError'] else 1]}({self._list(kids)})"
         match e.kind:
             case "Not":
                 return f"(not {self.text(e.child)})"
@@ -111,7 +176,10 @@ class ExpressionText:
             case "IsNotNull":
                 return f"({self.text(e.child)} is not null)"
             case "UnaryMinus":
+                _check_settings(e)
                 return f"(- {self.text(e.child)})"
+            case "BitwiseNot":
+                return f"(~ {self.text(e.child)})"
             case "UnaryPositive":
                 return self.text(e.child)
             case "In":
@@ -124,19 +192,47 @@ class ExpressionText:
                 said = " ".join(f"when {self.text(when)} then {self.text(then)}" for when, then in pairs)
                 rest = f" else {self.text(kids[-1])}" if len(kids) % 2 else ""
                 return f"case {said}{rest} end"
-            case "Like" | "RLike":
+            case "Like" | "ILike" | "RLike":
                 return self._like(e)
+            case "LikeAll" | "LikeAny" | "NotLikeAll" | "NotLikeAny":
+                return self._like_several(e)
+            case "StringTrim" | "StringTrimLeft" | "StringTrimRight" if len(kids) > 1:
+                side = {"StringTrim": "both", "StringTrimLeft": "leading", "StringTrimRight": "trailing"}[e.kind]
+                return f"trim({side} {self.text(kids[1])} from {self.text(kids[0])})"
             case "StringSplit" if _constant(kids[2]) == "-1":
                 return f"split({self._list(kids[:2])})"
             case "RegExpReplace" if _constant(kids[3]) == "1":
                 return f"regexp_replace({self._list(kids[:3])})"
-            case "RegExpExtract":
-                return f"regexp_extract({self._list(kids)})"
-            case "CreateNamedStruct":
-                return f"named_struct({self._list(kids)})"
             case "GetArrayItem":
                 name = f"{self.text(kids[0])}[{self.text(kids[1])}]"
                 return name if e.handle.failOnError() else f"get({self._list(kids)})"
+            case "FormatNumber" if kids[1].type_json == "string":
+                raise UntranslatableError(f"{e.sql}: format_number with a pattern is not available between operators")
+            case "Levenshtein" if len(kids) > 2 and kids[2].kind != "Literal":  # noqa: PLR2004
+                raise UntranslatableError(f"{e.sql}: a threshold that is not constant")
+            case "GetMapValue":
+                return f"{self.text(kids[0])}[{self.text(kids[1])}]"
+            case "LambdaFunction":
+                variables = ", ".join(self.variable(variable) for variable in e.parts("arguments"))
+                return f"({variables}) -> {self.text(kids[0])}"
+            case "NamedLambdaVariable":
+                return self.variable(e)
+            case "ArraySort" if _outline(kids[1].children[0]) == DEFAULT_ORDER:
+                _check_settings(e)
+                return f"array_sort({self.text(kids[0])})"
+            case "TimestampAdd" | "TimestampDiff":
+                return f"{e.kind.lower()}({e.fields['unit']}, {self._list(kids)})"
+            case "MakeTimestamp" if len(kids) == 6:  # noqa: PLR2004 - without a time zone
+                name = "make_timestamp" if e.fields["failOnError"] else "try_make_timestamp"
+                return f"{name}{'_ntz' if e.type_json == 'timestamp_ntz' else ''}({self._list(kids)})"
+            case "ParseToTimestamp" if e.type_json == "timestamp" or e.fields["failOnError"]:
+                name = "to_timestamp" if e.fields["failOnError"] else "try_to_timestamp"
+                return f"{name}{'_ntz' if e.type_json == 'timestamp_ntz' else ''}({self._list(kids)})"
+            case "ParseToDate":
+                return f"{'to_date' if e.fields['ansiEnabled'] else 'try_to_date'}({self._list(kids)})"
+            case "CurrentTimeZone":
+                _check_utc(e, self._setting(e, "spark.sql.session.timeZone"))
+                return "'UTC'"
             case "TimestampAddInterval" | "TimeAdd":
                 span_us = _constant_interval(kids[1])
                 if span_us is None:
@@ -149,15 +245,24 @@ class ExpressionText:
             case "PreciseTimestampConversion":
                 name = "unix_micros" if e.fields["toType"] == "long" else "timestamp_micros"
                 return f"{name}({self.text(e.child)})"
-            case "StructsToJson" if not e.fields.get("options"):
-                return f"to_json({self.text(e.child)})"
-            case "JsonToStructs" if not e.fields.get("options"):
-                return f"from_json({self.text(e.child)}, {string_text(type_text(e.fields['schema']))})"
-            case "TruncTimestamp":
-                return f"date_trunc({self._list(kids)})"
+            case "StructsToJson" | "SchemaOfJson" | "JsonToStructs":
+                return self._json(e)
             case "UnixTimestamp" | "ToUnixTimestamp" if kids[0].type_json in {"timestamp", "date"}:
                 return f"unix_timestamp({self.text(kids[0])})"
-        raise UntranslatableError(f"{e.sql}: {e.kind} is not available between operators")
+        return None
+
+    def _json(self, e: Expr) -> str:
+        if not e.handle.options().isEmpty():  # which the JSON leaves out
+            raise UntranslatableError(f"{e.sql}: {FUNCTIONS[e.kind]} with options is not available between operators")
+        schema = f", {string_text(type_text(e.fields['schema']))}" if e.kind == "JsonToStructs" else ""
+        return f"{FUNCTIONS[e.kind]}({self.text(e.child)}{schema})"
+
+    def variable(self, e: Expr) -> str:
+        """Return a name for a variable of a lambda function that no column has."""
+        name = f"{e.name}_{e.id}"
+        while name in self.columns.values():
+            name += "_"
+        return quoted(name)
 
     def _list(self, items: Sequence[Expr]) -> str:
         return ", ".join(self.text(item) for item in items)
@@ -181,14 +286,23 @@ class ExpressionText:
         text, pattern = (self.text(operand) for operand in e.children)
         if e.kind == "RLike":
             return f"({text} rlike {pattern})"
-        escape = str(e.fields.get("escapeChar", "\\"))
-        return f"({text} like {pattern}" + (")" if escape == "\\" else f" escape {string_text(escape)})")
+        escape = str(e.handle.escapeChar())  # which the JSON leaves out
+        return f"({text} {e.kind.lower()} {pattern}" + (")" if escape == "\\" else f" escape {string_text(escape)})")
+
+    def _like_several(self, e: Expr) -> str:
+        patterns = e.handle.patterns()  # which the JSON leaves out
+        if patterns.contains(None):
+            raise UntranslatableError(f"{e.sql}: a pattern that is null")
+        texts = ", ".join(string_text(str(patterns.apply(place).toString())) for place in range(patterns.size()))
+        return (
+            f"({self.text(e.child)} {'not ' if e.kind.startswith('Not') else ''}like {e.kind[-3:].lower()} ({texts}))"
+        )
 
     def _cast(self, e: Expr) -> str:
         source, target = e.child.type_json, e.type_json
         if source == target or (_is_interval(source) and _is_interval(target)):
             return self.text(e.child)
-        kinds = {_plain(source), _plain(target)}
+        kinds = {*_leaves(source), *_leaves(target)}
         if "timestamp" in kinds and kinds & {"string", "date", "timestamp_ntz"}:
             _check_utc(e, e.fields.get("timeZoneId"))
         name = "cast" if _is_widening(source, target) else {"ANSI": "cast", "TRY": "try_cast"}.get(e.mode)
@@ -204,6 +318,61 @@ class ExpressionText:
         elif e.kind in ZONED or "timeZoneId" not in e.fields:
             return
         _check_utc(e, e.fields.get("timeZoneId"))
+
+    def _check_session(self, e: Expr) -> None:
+        """Refuse an expression whose result a setting of the session changes."""
+        name, other = SESSION_SETTINGS.get(e.kind, ("", ""))
+        if name and self._setting(e, name) == other:
+            raise UntranslatableError(f"{e.sql}: {name} is {other}, which changes its results; only Spark can call it")
+
+    def _setting(self, e: Expr, name: str) -> str:
+        if self.session is None:
+            raise UntranslatableError(f"{e.sql} depends on {name}, which is not known here")
+        return str(self.session.conf.get(name))
+
+
+def _check_settings(e: Expr) -> None:
+    """Refuse an expression with a setting that our function does not have: everything but its arguments."""
+    for name, value in e.fields.items():
+        if name in SETTINGS:
+            if value != (SETTINGS[name] if e.kind not in LENIENT_CLASSES else False):
+                raise UntranslatableError(f"{e.sql}: {e.kind} with {name} = {value}; between operators it differs")
+        elif name in {"evalContext", "evalMode"}:
+            if e.mode != "ANSI":
+                raise UntranslatableError(f"{e.sql}: {e.kind} in {e.mode} mode; between operators ANSI mode applies")
+        elif name not in DERIVED and not isinstance(value, int | list):
+            raise UntranslatableError(f"{e.sql}: {e.kind} with {name} = {value} is not available between operators")
+    if _arguments(e) != len(e.children):
+        raise UntranslatableError(f"{e.sql}: {e.kind} with these arguments is not available between operators")
+
+
+def _arguments(e: Expr) -> int:
+    """Return the number of fields that are expressions. Spark writes the place of a child, or an optional one whole."""
+    count = 0
+    for name, value in e.fields.items():
+        if name in SETTINGS or name in DERIVED:
+            continue
+        if isinstance(value, int):
+            count += 1
+        elif isinstance(value, list) and value:
+            count += len(value) if isinstance(value[0], int | list) else 1
+    return count
+
+
+def _with_variables(schema: pa.Schema, e: Expr, writer: "ExpressionText") -> pa.Schema:
+    """Add the variables of lambda functions to a schema, so that a part of such a function can be bound alone."""
+    for part in e.walk():
+        if part.kind == "NamedLambdaVariable":
+            name = writer.variable(part).strip("`")
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, arrow_type(part.type_json)))
+    return schema
+
+
+def _outline(e: Expr) -> str:
+    """Return the classes, variables and constants of an expression, parents first."""
+    own = {"NamedLambdaVariable": "name", "Literal": "value"}
+    return " ".join(str(part.fields[own[part.kind]]) if part.kind in own else part.kind for part in e.walk())
 
 
 def _check_utc(e: Expr, zone: str | None) -> None:
@@ -239,7 +408,7 @@ def _interval_text(us: int) -> str:
     return f"interval '{us} microseconds'"
 
 
-def literal_text(e: Expr) -> str:  # noqa: PLR0911 - one return per type
+def literal_text(e: Expr) -> str:  # noqa: C901, PLR0911 - one return per type
     """Return a constant as text."""
     kind, value = e.type_json, e.fields["value"]
     name = _plain(kind)
@@ -258,6 +427,10 @@ def literal_text(e: Expr) -> str:  # noqa: PLR0911 - one return per type
         return string_text(text)
     if name == "timestamp":
         return f"timestamp_micros({int(e.handle.value())}L)"
+    if name == "timestamp_ntz":
+        return f"cast(timestamp_micros({int(e.handle.value())}L) as timestamp_ntz)"
+    if name == "binary":
+        return f"X'{bytes(e.handle.value()).hex()}'"
     if name == "date":
         return f"date '{text}'"
     if _is_interval(kind):
@@ -282,6 +455,18 @@ def _constant(e: Expr) -> str | None:
 
 def _plain(kind: Json) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def _leaves(kind: Json) -> list[str]:
+    """Return the types of a value and of everything in it."""
+    match kind:
+        case {"type": "array", "elementType": element}:
+            return _leaves(element)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return [*_leaves(key), *_leaves(value)]
+        case {"type": "struct", "fields": fields}:
+            return [leaf for item in fields for leaf in _leaves(item["type"])]
+    return [_plain(kind)]
 
 
 def _is_interval(kind: Json) -> bool:

@@ -401,6 +401,12 @@ class SumOverflowError(StatebedError, OverflowError):
     code = "SUM_OVERFLOW"
 
 
+class ResultTooLargeError(StatebedError, OverflowError):
+    """A collected result has more than 2 GiB of text or 2**31 items, which a column cannot hold."""
+
+    code = "RESULT_TOO_LARGE"
+
+
 class ExpressionError(StatebedError, ArithmeticError):
     """An expression has no result for a row: a division by zero, an overflow, text that is not a number."""
 

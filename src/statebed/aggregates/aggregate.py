@@ -163,7 +163,9 @@ def bound_from_description(
     """
     name, function = str(description[0]), function_named(str(description[1]))
     rest = description[2 : len(description) - changelog]
-    options = rest[len(rest) - function.option_count :]
+    # Text precedes the options, and so a number at the end is the limit.
+    has_limit = function.limited and not isinstance(rest[-1], str)
+    options = rest[len(rest) - function.option_count - has_limit :]
     *kinds, text = rest[: len(rest) - len(options)]
     types = () if function.name == USER_DEFINED else tuple(type_from_arrow_text(str(kind)) for kind in kinds)
     return BoundAggregate(name, function, types, str(text), tuple(options), changelog=changelog, user=user)

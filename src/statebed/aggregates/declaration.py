@@ -75,6 +75,8 @@ class Function:
     retraction: Retraction = Retraction.INVERTIBLE
     option_count: int = 0
     """Number of options, such as the delimiter of string_agg."""
+    limited: bool = False
+    """Whether a number may follow the options: the largest number of values, negative to keep the last ones."""
     counts_rows: bool = False
     """Whether it only counts the rows whose inputs are not null, so that the values are not needed."""
     other_names: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ inserted. Nulls are equal to nulls, NaN to NaN and -0.0 to 0.0; nested values ar
 functions work on whole columns, and their results depend only on the set of rows, not on its order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from statebed.operators.input_rows import filtered
 Integers = npt.NDArray[np.int64]
 UNKNOWN_RETRACTIONS = "unknown_retractions"
 """Name of the counter of retractions that matched no row."""
+_WIDE_BYTES = 1 << 16
+"""Values of at least this size on average are compared one by one."""
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64(), nullable=False)
 
 
@@ -51,11 +53,13 @@ def difference(old: pa.Table, new: pa.Table) -> pa.Table:
     return consolidated(pa.concat_tables([taken, added]))
 
 
-def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Integers) -> pa.Table:
-    """Return the same as `difference` for rows with at most one old and one new row per key; keys are ascending
-    numbers.
+def replaced(
+    old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Integers, normal: Collection[str] = ()
+) -> tuple[pa.Table, pa.Table]:
+    """Return the retractions and the insertions of `difference` for rows with at most one old and one new row per key;
+    keys are ascending numbers.
 
-    Retractions and insertions are each ordered by key.
+    Each are ordered by key. The columns `normal` are normalised already.
     """
     _, before, after = np.intersect1d(old_keys, new_keys, assume_unique=True, return_indices=True)
     same = np.ones(len(before), dtype=np.bool_)
@@ -66,10 +70,16 @@ def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Inte
         same &= _equal(_taken(old[name], before), _taken(new[name], after))
     taken, added = np.ones(old.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
     taken[before[same]] = added[after[same]] = False
-    rows = pa.concat_tables([filtered(old, taken), filtered(new, added)])
-    arrays = [normalise_key(one_chunk(column)) for column in rows.columns]
-    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [np.count_nonzero(taken), np.count_nonzero(added)])
-    return weighted(pa.Table.from_arrays(arrays, schema=rows.schema), weights)
+    parts = []
+    for rows, flags, weight in ((old, taken, -1), (new, added, 1)):
+        changed = filtered(rows, flags)
+        columns = {
+            field: changed[field.name] if field.name in normal else normalise_key(one_chunk(changed[field.name]))
+            for field in changed.schema
+        }
+        table = pa.Table.from_arrays(list(columns.values()), schema=changed.schema)
+        parts.append(weighted(table, np.full(changed.num_rows, weight, dtype=np.int64)))
+    return parts[0], parts[1]
 
 
 def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -107,9 +117,27 @@ def _taken(column: pa.ChunkedArray, rows: Integers) -> pa.Array:
 
 
 def _equal(ours: pa.Array, theirs: pa.Array) -> npt.NDArray[np.bool_]:
+    if ours.nbytes + theirs.nbytes > _WIDE_BYTES * max(len(ours), 1):
+        # Encoding wide values takes several copies of them.
+        pairs = zip(_slices(ours), _slices(theirs), strict=True)
+        return np.fromiter((_same_bits(*pair) for pair in pairs), np.bool_, count=len(ours))
     both = comparable(pa.concat_arrays([ours, theirs]))
     rows = np.arange(len(ours), dtype=np.int64)
     return column_over(both.slice(0, len(ours))).equals(rows, both.slice(len(ours)))
+
+
+def _slices(array: pa.Array) -> Iterator[pa.Array]:
+    return (array.slice(place, 1) for place in range(len(array)))
+
+
+def _same_bits(ours: pa.Array, theirs: pa.Array) -> bool:
+    """Return whether normalised values are equal; NaN equals NaN."""
+    if pa.types.is_list(ours.type) and not (ours.null_count or theirs.null_count):
+        return _same_bits(ours.flatten(), theirs.flatten())
+    if pa.types.is_floating(ours.type):
+        bits = pa.int64() if pa.types.is_float64(ours.type) else pa.int32()
+        ours, theirs = ours.view(bits), theirs.view(bits)
+    return bool(ours.equals(theirs))
 
 
 def comparable(array: pa.Array) -> pa.Array:

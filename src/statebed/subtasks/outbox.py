@@ -5,7 +5,7 @@ plain for numbers and times, dictionaries for the other columns. Spark's vectori
 before 4.3, which state files use.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +15,19 @@ from statebed.format.segment_writer import split_encodings
 ROW_GROUP_ROWS = 1 << 17
 FILE_ROWS = 8 * ROW_GROUP_ROWS
 """Number of output rows in one file; more are divided into several files."""
+
+WIDE_ROW_BYTES = 1 << 16
+"""Rows of at least this size on average, such as collected lists, are divided into row groups by their size."""
+ROW_GROUP_BYTES = 8 << 20
+"""Size of row groups of wide rows, because several copies of a row group are in memory while it is encoded."""
+
+
+def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of each row group; `rows` are at most ROW_GROUP_ROWS."""
+    width = rows.nbytes // max(rows.num_rows, 1)
+    count = max(ROW_GROUP_BYTES // width, 1) if width >= WIDE_ROW_BYTES else max(rows.num_rows, 1)
+    for first in range(0, rows.num_rows, count):
+        yield rows.slice(first, count)
 
 
 def encode_outbox(rows: pa.Table) -> bytes:

@@ -37,7 +37,7 @@ from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore, put_verified
 from statebed.subtasks.figures import Measured, SubtaskFigures, WaitTimer, memory_figures, operator_figures
-from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces
+from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces, row_groups
 from statebed.subtasks.staged_writer import StagedOutput
 
 MOST_STAGED_BYTES = 64 << 10
@@ -414,7 +414,7 @@ def _outbox_file(
             rows = delivery.rows(part)
             if rows.num_rows:
                 count += rows.num_rows
-                yield _without_time(rows)
+                yield from row_groups(_without_time(rows))
 
     encoded_pieces = pieces()
     first = next(encoded_pieces, None)

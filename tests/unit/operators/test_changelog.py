@@ -133,7 +133,7 @@ def test_rows_replaced_by_key_come_to_the_same_as_their_difference(
 
     old, new = rows_of(before), rows_of(after)
     keys = [np.array(sorted(one), dtype=np.int64) for one in (before, after)]
-    found = replaced(old, new, old_keys=keys[0], new_keys=keys[1])
+    found = pa.concat_tables(replaced(old, new, old_keys=keys[0], new_keys=keys[1]))
     expected = collections.Counter(plain(one) for one in difference(old, new).to_pylist())
     assert collections.Counter(plain(one) for one in found.to_pylist()) == expected
     signs = found[WEIGHT].to_pylist()

@@ -15,8 +15,9 @@ from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import Input
 from statebed.operators.changelog import consolidated
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
-from statebed.operators.joins.pairs import in_output_order
-from statebed.operators.joins.sorted_results import SortedResults, merged_pages
+from statebed.operators.joins.pairs import in_output_order, output_order
+from statebed.operators.joins.sorted_results import SortedResults
+from statebed.operators.merged_runs import merged_pages
 from statebed.operators.operator import MAIN, Operator
 from statebed.operators.window_definition import Window, WindowShape
 
@@ -193,4 +194,5 @@ def test_merged_runs_are_in_the_order_of_all_their_rows(times: int, overlap: boo
     whole = in_output_order(rows, ["k"])
     pieces = [(rows if overlap else whole).slice(first, count // runs) for first in range(0, count, count // runs)]
     ordered = [in_output_order(piece, ["k"]) for piece in reversed(pieces)]
-    assert pa.concat_tables(merged_pages(ordered, ["k"], page_rows=37)).equals(whole)
+    merged = merged_pages(ordered, lambda page: output_order(page, ["k"]), page_rows=37)
+    assert pa.concat_tables(merged).equals(whole)

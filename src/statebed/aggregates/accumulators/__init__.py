@@ -29,6 +29,7 @@ from statebed.aggregates.accumulators.multisets import (
     EntryColumn,
     Finish,
     Joined,
+    Limit,
     Multiset,
     multiset_of,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "FloatSum",
     "IntegerSum",
     "Joined",
+    "Limit",
     "MadeOfParts",
     "Mean",
     "MomentFunction",

@@ -21,9 +21,31 @@ from statebed.aggregates.accumulators.base import Accumulator, check_weights, we
 from statebed.arrays.columns import from_numpy, int64_values, validity
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.key_hash import normalise_key
-from statebed.arrays.sort_order import changes, sorted_by, total_keys
+from statebed.arrays.sort_order import total_order
+from statebed.errors import ResultTooLargeError
 
 _COUNTS = "counts"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Largest number of values of a group, and at which end of their order they are kept."""
+
+    count: int
+    last: bool = False
+
+    def sizes(self, sizes: Integers) -> Integers:
+        """Return how many values of each group are kept."""
+        return np.minimum(sizes, self.count)
+
+    def kept(self, sizes: Integers) -> Integers:
+        """Return the positions of the kept values, of groups with these sizes one after the other."""
+        ends = np.cumsum(sizes)
+        kept = self.sizes(sizes)
+        starts = ends - kept if self.last else ends - sizes
+        before = np.cumsum(kept) - kept
+        positions: Integers = np.arange(int(kept.sum()), dtype=np.int64) + np.repeat(starts - before, kept)
+        return positions
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,8 @@ class Multiset:
     columns: tuple[EntryColumn, ...]
     """Columns in sort order; the last one holds the values of the aggregate."""
     finishing: Finish
+    limit: Limit | None = None
+    """Distinct entries of a group that are kept; all if None. Only for rows that are never retracted."""
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -143,6 +167,10 @@ class Multiset:
     ) -> tuple[pa.Array, ...]:
         """Build lists in which equal entries of one group are combined."""
         sets = combined_sets(owners, columns, counts, groups=grouping.groups)
+        if self.limit is not None:
+            kept = self.limit.kept(sets.sizes)
+            rows, sizes = from_numpy(kept, pa.int64()), self.limit.sizes(sets.sizes)
+            sets = Multisets(tuple(column.take(rows) for column in sets.columns), sets.counts[kept], sizes)
         return tuple(
             list_array(field.type, sets.offsets, column)
             for field, column in zip(
@@ -170,22 +198,16 @@ def combined_sets(owners: Integers, columns: Sequence[pa.Array], counts: Integer
 
 def distinct_entries(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
     """Return rows in the order of owners and columns, and the positions at which a different entry begins."""
-    keys = [owners, *_keys(columns)]
-    order = sorted_by(keys)
-    return order, np.flatnonzero(changes(keys, order))
+    order, begins = total_order([owners], columns)
+    return order, np.flatnonzero(begins)
 
 
 def sorted_sets(owners: Integers, columns: Sequence[pa.Array], counts: Integers, *, groups: int) -> Multisets:
     """Build the multiset of each group from distinct entries in any order."""
-    order = sorted_by([owners, *_keys(columns)])
+    order, _ = total_order([owners], columns)
     rows = from_numpy(order, pa.int64())
     sizes = np.bincount(owners, minlength=groups).astype(np.int64)
     return Multisets(tuple(column.take(rows) for column in columns), counts[order], sizes)
-
-
-def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
-    table = pa.table({str(place): values for place, values in enumerate(columns)})
-    return total_keys(table, table.column_names)
 
 
 def multisets_of(partials: Sequence[pa.Array]) -> Multisets:
@@ -212,6 +234,8 @@ class CollectedList:
     name: str
     value: pa.DataType
     time: pa.DataType
+    limit: Limit | None = None
+    """Values of a group that are kept; all if None."""
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -267,8 +291,11 @@ class CollectedList:
         return pa.int64() if pa.types.is_float64(self.value) else pa.int32()
 
     def _lists(self, values: pa.Array, times: pa.Array, owners: Integers, grouping: Grouping) -> tuple[pa.Array, ...]:
-        order = from_numpy(sorted_by([owners, *_keys([times, values])]), pa.int64())
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners, minlength=grouping.groups))))
+        rows, _ = total_order([owners], [times, values])
+        sizes = np.bincount(owners, minlength=grouping.groups).astype(np.int64)
+        if self.limit is not None:
+            rows, sizes = rows[self.limit.kept(sizes)], self.limit.sizes(sizes)
+        order, offsets = from_numpy(rows, pa.int64()), np.concatenate(([0], np.cumsum(sizes)))
         sorted_columns = (values.take(order), times.take(order))
         return tuple(
             list_array(field.type, offsets, column)
@@ -278,6 +305,8 @@ class CollectedList:
 
 def repeated_values(sets: Multisets) -> tuple[pa.Array, Integers]:
     """Return the values of all groups, each as often as it counts, and the offset at which each group begins."""
+    if (sets.counts == 1).all():
+        return sets.values, sets.offsets
     before = np.concatenate(([0], np.cumsum(sets.counts)))
     rows = np.repeat(np.arange(len(sets.counts), dtype=np.int64), sets.counts)
     return sets.values.take(from_numpy(rows, pa.int64())), before[sets.offsets]
@@ -286,7 +315,10 @@ def repeated_values(sets: Multisets) -> tuple[pa.Array, Integers]:
 def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
     """Build lists from consecutive slices of `values`."""
     if offsets[-1] > np.iinfo(np.int32).max:
-        raise OverflowError(f"lists of {offsets[-1]} values are too many for one column")
+        raise ResultTooLargeError(
+            f"lists of {offsets[-1]} values are too many for one column",
+            fix="collect fewer values with `limit=`, use a window, or emit rows: group by key and value",
+        )
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=[values])
 
@@ -295,8 +327,12 @@ def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Arr
 class Joined:
     """Texts that another accumulator collects, joined with a delimiter; null if there are none."""
 
-    inner: EntryAccumulator
+    inner: "Multiset | CollectedList"
     delimiter: str
+
+    @property
+    def limit(self) -> Limit | None:
+        return self.inner.limit
 
     @property
     def name(self) -> str:

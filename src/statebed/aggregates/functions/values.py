@@ -1,5 +1,7 @@
 """Functions of all values: mode, percentiles and collections."""
 
+from typing import Literal
+
 import pyarrow as pa
 
 from statebed.aggregates.accumulators import (
@@ -8,9 +10,9 @@ from statebed.aggregates.accumulators import (
     ApproximatePercentile,
     CollectedList,
     CollectedSet,
-    EntryAccumulator,
     EntryColumn,
     Joined,
+    Limit,
     MostFrequent,
     Multiset,
     Percentile,
@@ -25,6 +27,8 @@ from statebed.expressions.column_like import ColumnLike
 
 __all__ = ["approx_percentile", "collect_list", "collect_set", "median", "mode", "percentile", "string_agg"]
 
+MOST_LIMITED = 100_000
+"""The largest limit of collected values, because they are one value of the state, rewritten when it changes."""
 FINEST = 1e-5
 """The finest accuracy of a sketch; finer ones would hold as much as the values."""
 COARSEST = 1 / 3
@@ -50,49 +54,116 @@ def mode(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
     return Aggregate(_MODE, (column,), where)
 
 
-def _collected_list(request: AccumulatorRequest) -> EntryAccumulator | None:
+def _limit_of(request: AccumulatorRequest) -> Limit | None:
+    """Return the limit among the options."""
+    number = request.options[-1] if request.options else ""
+    if isinstance(number, str):
+        return None
+    if request.changelog:
+        raise InputError(
+            "a limit on collected values needs rows that are never retracted, but the input is a changelog: the value "
+            "after a retracted one would be unknown",
+            where=f"aggregate {request.name!r}",
+            fix="drop `limit`, or keep the first rows with `.key_by(...).top(n, ...)`, which handles retractions",
+        )
+    return Limit(int(abs(number)), last=number < 0)
+
+
+def _limit_options(limit: int | None, keep: str) -> tuple[int, ...]:
+    """Return the option of a limit, a negative number for the last values; nothing without a limit."""
+    if keep not in {"first", "last"}:
+        raise InputError(f"`keep` must be 'first' or 'last', got {keep!r}", fix="leave it out to keep the first values")
+    if limit is None:
+        if keep != "first":
+            raise InputError("`keep` needs `limit`", fix="give both, for example limit=100, keep='last'")
+        return ()
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_LIMITED:
+        raise InputError(
+            f"`limit` must be an integer from 1 to {MOST_LIMITED}, got {limit!r}",
+            fix="give a smaller list, or leave `limit` out to collect all values",
+        )
+    return (limit if keep == "first" else -limit,)
+
+
+def _collected_list(request: AccumulatorRequest) -> CollectedList | Multiset | None:
     kind, time = request.kinds
     if not has_order(kind):
         return None
+    limit = _limit_of(request)
     if not request.changelog:
-        return CollectedList(request.name, kind, time)
+        return CollectedList(request.name, kind, time, limit)
     return Multiset(request.name, (EntryColumn("times", time, 1), EntryColumn("values", kind, 0)), AllValues())
 
 
 _COLLECT_LIST = declare(
-    Function("collect_list", _collected_list, takes=Takes.ORDERED, state="all values", retraction=Retraction.MULTISET)
+    Function(
+        "collect_list",
+        _collected_list,
+        takes=Takes.ORDERED,
+        state="all values, or `limit` of them",
+        retraction=Retraction.MULTISET,
+        limited=True,
+    )
 )
 
 
-def collect_list(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+def collect_list(
+    column: ColumnLike,
+    *,
+    limit: int | None = None,
+    keep: Literal["first", "last"] = "first",
+    where: ColumnLike | None = None,
+) -> Aggregate:
     """Collect all non-null values into a list, by event time and then by value; empty if there are none.
+
+    With `limit`, only the first values in this order are collected, or with `keep="last"` the last ones, and the state
+    holds no others. The input must not be a changelog then.
 
     >>> from datetime import datetime as at
     >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
     >>> sb.testing.evaluate(rows, xs=sb.collect_list("x"))
     {'xs': [1, 3]}
+    >>> sb.testing.evaluate(rows, newest=sb.collect_list("x", limit=1, keep="last"))
+    {'newest': [3]}
     """
-    return Aggregate(_COLLECT_LIST, (column, EventTime.EVENT_TIME), where)
+    return Aggregate(_COLLECT_LIST, (column, EventTime.EVENT_TIME), where, _limit_options(limit, keep))
+
+
+def _collected_set(request: AccumulatorRequest) -> Multiset | None:
+    (kind,) = request.kinds
+    if not has_order(kind):
+        return None
+    return Multiset(request.name, (EntryColumn("values", kind, 0),), CollectedSet(), _limit_of(request))
 
 
 _COLLECT_SET = declare(
     Function(
         "collect_set",
-        multiset_finished_by(CollectedSet()),
+        _collected_set,
         takes=Takes.ORDERED,
-        state="all distinct values",
+        state="all distinct values, or `limit` of them",
         retraction=Retraction.MULTISET,
+        limited=True,
     )
 )
 
 
-def collect_set(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+def collect_set(
+    column: ColumnLike,
+    *,
+    limit: int | None = None,
+    keep: Literal["first", "last"] = "first",
+    where: ColumnLike | None = None,
+) -> Aggregate:
     """Collect the distinct values into a sorted list; empty if there are none.
+
+    With `limit`, only the smallest values are collected, or with `keep="last"` the largest ones, and the state holds no
+    others. The input must not be a changelog then.
 
     >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], xs=sb.collect_set("x"))
     {'xs': [1, 3]}
     """
-    return Aggregate(_COLLECT_SET, (column,), where)
+    return Aggregate(_COLLECT_SET, (column,), where, _limit_options(limit, keep))
 
 
 def _joined(request: AccumulatorRequest) -> Accumulator | None:
@@ -105,23 +176,34 @@ _STRING_AGG = declare(
         "string_agg",
         _joined,
         takes=Takes.TEXT,
-        state="all values",
+        state="all values, or `limit` of them",
         retraction=Retraction.MULTISET,
         option_count=1,
+        limited=True,
         other_names=("listagg",),
     )
 )
 
 
-def string_agg(column: ColumnLike, delimiter: str = "", *, where: ColumnLike | None = None) -> Aggregate:
+def string_agg(
+    column: ColumnLike,
+    delimiter: str = "",
+    *,
+    limit: int | None = None,
+    keep: Literal["first", "last"] = "first",
+    where: ColumnLike | None = None,
+) -> Aggregate:
     """Join all non-null texts, by event time and then by value, with `delimiter` between them; null if there are none.
+
+    With `limit`, only the first texts in this order are joined, or with `keep="last"` the last ones, and the state
+    holds no others. The input must not be a changelog then.
 
     >>> from datetime import datetime as at
     >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
     >>> sb.testing.evaluate(rows, names=sb.string_agg("s", "+"))
     {'names': 'a+b'}
     """
-    return Aggregate(_STRING_AGG, (column, EventTime.EVENT_TIME), where, (str(delimiter),))
+    return Aggregate(_STRING_AGG, (column, EventTime.EVENT_TIME), where, (str(delimiter), *_limit_options(limit, keep)))
 
 
 def _percentile(request: AccumulatorRequest) -> Accumulator | None:

@@ -4,20 +4,18 @@ Up to one chunk is sorted as a whole. More rows are sorted chunk by chunk into r
 merged into a second one. The order is a total order of the rows, so the output has the same bytes however the rows were
 cut into chunks: attempts of a task may read their state in other pieces.
 
-A merge takes a page of each run that can hold the next rows, sorts them together, and writes the rows up to the first
-page that ends: what follows it may be smaller than the rest. `FAN_IN` runs are merged at a time.
+`FAN_IN` runs are merged at a time.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy
-from statebed.operators.joins.pairs import Flags, Integers, in_output_order, output_order
+from statebed.operators.joins.pairs import Integers, in_output_order, output_order
+from statebed.operators.merged_runs import merged_pages
 from statebed.state import TimeKeyedView
 from statebed.state.tiers.spooled_rows import SpooledRows
 
@@ -92,44 +90,9 @@ class SortedResults:
         page_rows = max(self._chunk_bytes * rows.num_rows // max(rows.nbytes, 1) // FAN_IN, LEAST_PAGE_ROWS)
         self._runs, self._run_rows = self._view.spooled(self._schema), []
         for first in range(0, len(runs), FAN_IN):
-            for merged in merged_pages(runs[first : first + FAN_IN], self._keys, page_rows=page_rows):
+            for merged in merged_pages(runs[first : first + FAN_IN], self._order, page_rows=page_rows):
                 self._runs.append(merged)
             self._run_rows.append(sum(lengths[first : first + FAN_IN]))
 
-
-def merged_pages(runs: Sequence[pa.Table], keys: Sequence[str], *, page_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of sorted runs in order, with at most `page_rows` rows of each run in memory."""
-    sizes = np.array([run.num_rows for run in runs], dtype=np.int64)
-    starts = np.zeros(len(runs), dtype=np.int64)
-    while (left := np.flatnonzero(starts < sizes)).size:
-        ends = np.minimum(starts + page_rows, sizes)
-        borders = [runs[run].slice(rows[run], 1) for rows in (starts, ends - 1) for run in left.tolist()]
-        active = left[_next_pages(_ranks(pa.concat_tables(borders), keys), ends[left] < sizes[left])]
-        lengths = ends[active] - starts[active]
-        page = pa.concat_tables([runs[run].slice(starts[run], ends[run] - starts[run]) for run in active.tolist()])
-        order = output_order(page, keys)
-        # The rows after an unfinished page may belong before the rest of the others.
-        unfinished = ends[active] < sizes[active]
-        lasts = (np.cumsum(lengths) - 1)[unfinished]
-        cut = int(np.flatnonzero(np.isin(order, lasts))[0]) + 1 if len(lasts) else len(order)
-        owners = np.repeat(np.arange(len(active)), lengths)[order[:cut]]
-        starts[active] += np.bincount(owners, minlength=len(active))
-        yield page.take(from_numpy(order[:cut], pa.int64()))
-
-
-def _ranks(rows: pa.Table, keys: Sequence[str]) -> Integers:
-    """Return the position of each row in the output order."""
-    ranks = np.empty(rows.num_rows, dtype=np.int64)
-    ranks[output_order(rows, keys)] = np.arange(rows.num_rows)
-    return ranks
-
-
-def _next_pages(ranks: Integers, unfinished: Flags) -> Integers:
-    """Return the pages that may hold the next rows: those that begin before the first unfinished page ends.
-
-    `ranks` has the ranks of the first rows of all pages, then those of their last rows.
-    """
-    count = len(unfinished)
-    firsts, lasts = ranks[:count], ranks[count:]
-    bound = int(lasts[unfinished].min()) if unfinished.any() else 2 * count
-    return np.flatnonzero(firsts <= bound)
+    def _order(self, rows: pa.Table) -> Integers:
+        return output_order(rows, self._keys)

@@ -25,7 +25,7 @@ from statebed.aggregates.preaggregation import LATEST as LATEST_OF_GROUP
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.format.stream_schema import WEIGHT, Changes, weights_of
+from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
 from statebed.operators.input_rows import AdmittedRows, admit, filtered, gathered, late_rows
@@ -33,6 +33,7 @@ from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
+from statebed.operators.updating.replaced_rows import ReplacedRows
 from statebed.state import KeyedView, TableConfig
 
 Hashes = npt.NDArray[np.uint64]
@@ -43,6 +44,8 @@ LATEST = "_latest"
 """Column of the state table with the latest event time of a group's rows."""
 VALUES_AT_ONCE = 1 << 17
 """Number of collected values that are in memory at once when results are read from the state."""
+_ENTRY_BYTES = 32
+"""Bytes of an entry with a short value in a chunk, and of what is known of it there."""
 Elements = Callable[[str, pa.Table], Iterator[pa.Table]]
 """Reads the rows of a table of entries that belong to groups, passed with their keys; may yield other rows, too."""
 PIECE_BYTES = 8 << 20
@@ -149,17 +152,19 @@ class UpdatingAggregate(Aggregation, OperatorBase):
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         epoch = self._epoch(batches, clock)
-        changed = [self._apply(tables, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
-        # Retractions of all pieces come first, as they would without pieces.
-        rows = [group_changes.taken for group_changes in changed] + [group_changes.added for group_changes in changed]
+        unknown = 0
+        with ReplacedRows(self.outputs[MAIN].schema, tables.get_keyed(GROUPS)) as rows:
+            for piece in _pieces(epoch.keys, epoch.folded):
+                for changed in self._apply(tables, *piece):
+                    rows.add(changed.taken, changed.added)
+                    unknown += changed.unknown
+            # Retractions of all pieces come first, as they would without pieces.
+            output = rows.table()
         return StepResult(
-            {MAIN: pa.concat_tables(rows), LATE: epoch.late},
+            {MAIN: output, LATE: epoch.late},
             rows_in=epoch.rows_in,
             rows_late=epoch.rows_late,
-            counts={
-                UNKNOWN_RETRACTIONS: sum(group_changes.unknown for group_changes in changed),
-                GROUPS_IN: epoch.keys.num_rows,
-            },
+            counts={UNKNOWN_RETRACTIONS: unknown, GROUPS_IN: epoch.keys.num_rows},
         )
 
     def _epoch(self, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> "_AggregateEpoch":
@@ -175,10 +180,18 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
         return _AggregateEpoch(keys, folded, late, rows_in, rows_late)
 
-    def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "_Changed":
-        """Merge some groups into the state."""
+    def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "Iterator[_Changed]":
+        """Merge some groups into the state; yield the changes of as many as have few collected values."""
+        stored, is_stored = tables.get_keyed(GROUPS).get(keys)
+        for start, count in self._few_entries(tables, stored, folded):
+            there = is_stored[start : start + count]
+            groups = keys.slice(start, count), folded.slice(start, count), stored.slice(start, count)
+            yield self._changed(tables, *groups, there)
+
+    def _changed(
+        self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, is_stored: Flags
+    ) -> "_Changed":
         view = tables.get_keyed(GROUPS)
-        stored, is_stored = view.get(keys)
         before = filtered(stored, is_stored)
         after = self._merged(before, is_stored, folded)
         unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
@@ -194,10 +207,21 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
         old = self._results(filtered(keys, is_stored), before, _filtered(collected[0], is_stored))
         new = self._results(filtered(keys, kept), filtered(after, kept), _filtered(collected[1], kept))
-        changed = replaced(old, new, old_keys=np.flatnonzero(is_stored), new_keys=np.flatnonzero(kept))
-        changed = changed.cast(self.outputs[MAIN].schema)
-        cut = int(np.count_nonzero(weights_of(changed) < 0))
-        return _Changed(changed.slice(0, cut), changed.slice(cut), unknown)
+        places = {"old_keys": np.flatnonzero(is_stored), "new_keys": np.flatnonzero(kept)}
+        taken_rows, added_rows = replaced(old, new, **places, normal=collected[0])
+        return _Changed(taken_rows, added_rows, unknown)
+
+    def _few_entries(self, tables: Tables, stored: pa.Table, folded: pa.Table) -> Iterator[tuple[int, int]]:
+        """Yield the first group and the number of groups whose collected results are built at once: as many as have
+        few entries, or one group.
+        """
+        collecting = [entry_table for entry_table in self.entries.values() if entry_table.collects]
+        if not collecting or not stored.num_rows:
+            yield 0, stored.num_rows
+            return
+        most = max(tables.get_keyed(GROUPS).chunk_bytes // _ENTRY_BYTES, 1)
+        counts = np.sum([entry_table.entry_counts(stored, folded) for entry_table in collecting], axis=0)
+        yield from _runs_of_at_most(most, counts)
 
     @property
     def needs_time(self) -> bool:
@@ -331,12 +355,8 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         if not counts or not rows.num_rows:
             yield rows
             return
-        ends = np.cumsum(np.sum(counts, axis=0))
-        start, before = 0, 0
-        while start < rows.num_rows:
-            end = max(int(np.searchsorted(ends, before + VALUES_AT_ONCE, side="right")), start + 1)
-            yield rows.slice(start, end - start)
-            start, before = end, int(ends[end - 1])
+        for start, count in _runs_of_at_most(VALUES_AT_ONCE, np.sum(counts, axis=0)):
+            yield rows.slice(start, count)
 
     def _results(self, keys: pa.Table, values: pa.Table, others: Mapping[str, pa.Array]) -> pa.Table:
         """Return results in the columns of the output; `others` has those that are not in the group's row."""
@@ -400,6 +420,19 @@ def _lists_of(table: EntryTable, rows: pa.Table) -> list[pa.Array] | None:
     return [one_chunk(rows[name]) for name in names] if set(names) <= set(rows.column_names) else None
 
 
+def _runs_of_at_most(most: int, counts: Integers) -> Iterator[tuple[int, int]]:
+    """Yield the first position and the length of runs whose counts add up to at most `most`, or of one position."""
+    ends = np.cumsum(counts)
+    start, before = 0, 0
+    while start < len(counts):
+        end = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
+        yield start, end - start
+        start, before = end, int(ends[end - 1])
+
+
 def _filtered(columns: Mapping[str, pa.Array], flags: Flags) -> dict[str, pa.Array]:
+    """Return the values whose flag is set; without a copy if all or none are."""
+    if flags.all():
+        return dict(columns)
     at = from_numpy(np.flatnonzero(flags), pa.int64())
     return {name: column.take(at) for name, column in columns.items()}

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.aggregates.accumulators import (
     Accumulator,
@@ -27,13 +28,14 @@ from statebed.aggregates.accumulators import (
     Multiset,
     Percentile,
 )
-from statebed.aggregates.accumulators.multisets import Multisets, distinct_entries, present, sorted_sets
+from statebed.aggregates.accumulators.multisets import Multisets, present, sorted_sets
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
 from statebed.arrays.grouping import Flags, Integers, group_rows
 from statebed.arrays.key_hash import hash_columns, is_key_type, normalise_key
 from statebed.operators.keyed_rows import taken, unused_name
 from statebed.operators.operator import Tables
 from statebed.operators.time_to_live import multiset_config
+from statebed.operators.updating.collected_results import SortedEntries, results_before_and_after
 from statebed.operators.updating.entry_results import (
     ChangedEntries,
     Columns,
@@ -50,7 +52,7 @@ COUNT = "_count"
 
 def entry_accumulator(accumulator: Accumulator) -> EntryAccumulator | None:
     """Return the accumulator if its entries can be separate rows, else None."""
-    if not isinstance(accumulator, Multiset | CollectedList | Joined):
+    if not isinstance(accumulator, Multiset | CollectedList | Joined) or accumulator.limit is not None:
         return None
     return accumulator if all(is_key_type(column.kind) for column in accumulator.columns) else None
 
@@ -177,24 +179,26 @@ class EntryTable:
 
         The entries are read and sorted once for both.
         """
-        held = _all(self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64)), self.accumulator)
-        more = _entries(self.accumulator.entries(folded))
-        both = held.and_those(more)
-        counted = np.concatenate([held.counts, np.zeros_like(more.counts)]), both.counts
-        order, starts = distinct_entries(both.owners, both.columns)
-        firsts = both.at(order[starts])
-        results = []
-        for counts, there in zip(counted, (np.ones_like(kept), kept), strict=True):
-            summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
-            present = Entries(firsts.owners, firsts.columns, summed).where((summed > 0) & there[firsts.owners])
-            sizes = np.bincount(present.owners, minlength=keys.num_rows).astype(np.int64)
-            results.append(self.accumulator.result(Multisets(present.columns, present.counts, sizes)))
-        return results[0], results[1]
+        with SortedEntries([column.kind for column in self.accumulator.columns], keys.num_rows, view) as entries:
+            for page in self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64)):
+                entries.add(page, change=False)
+            entries.add(_entries(self.accumulator.entries(folded)), change=True)
+            return results_before_and_after(self.accumulator, entries, view, kept=kept)
 
     def collected(self, view: KeyedView, keys: pa.Table) -> pa.Array:
         """Return the result of each group from its stored entries."""
-        pages = self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64))
-        return self._collected(pages, keys.num_rows)
+        with SortedEntries([column.kind for column in self.accumulator.columns], keys.num_rows, view) as entries:
+            for page in self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64)):
+                entries.add(page, change=False)
+            kept = np.ones(keys.num_rows, dtype=np.bool_)
+            return results_before_and_after(self.accumulator, entries, view, kept=kept)[0]
+
+    def entry_counts(self, stored: pa.Table, folded: pa.Table) -> Integers:
+        """Return at least the number of entries of each group, from its row and the partials of an epoch."""
+        lists = one_chunk(folded[self.accumulator.partial_fields[0].name])
+        added = int64_values(pc.list_value_length(lists).cast(pa.int64()))
+        counts: Integers = int64_values(one_chunk(stored[self.fields[0].name]).fill_null(0)) + added
+        return counts
 
     def collected_from(self, rows: Iterable[pa.Table], keys: pa.Table) -> pa.Array:
         """Return the result of each group from rows of this table, which may include other groups."""

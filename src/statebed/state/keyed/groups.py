@@ -125,22 +125,26 @@ def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatche
     parts = [_element_rows(table, piece.run, piece.at) for piece in pieces]
     rows = pa.concat_tables([schema.empty_table(), *parts])
     if len(pieces) > 1 or (groups[1:] < groups[:-1]).any():
-        order = np.lexsort((hashes, groups))
+        several = len(groups) > 0 and (groups != groups[0]).any()
+        # The rows of a piece are in order, which a stable sort of one column makes use of.
+        order = np.lexsort((hashes, groups)) if several else np.argsort(hashes, kind="stable")
         groups, hashes, rows = groups.take(order), hashes.take(order), take_rows(rows, order)
-    tied = (hashes[1:] == hashes[:-1]) & (groups[1:] == groups[:-1])
-    if tied.any():
-        groups, rows = _ordered(groups, hashes, rows, table)
+    tied = np.flatnonzero((hashes[1:] == hashes[:-1]) & (groups[1:] == groups[:-1]))
+    if len(tied):
+        order = _tie_order(table, groups, hashes, rows, np.union1d(tied, tied + 1))
+        groups, rows = groups.take(order), take_rows(rows, order)
     return ElementPage(keys.order.take(groups), rows)
 
 
-def _ordered(groups: Rows, hashes: Hashes, rows: pa.Table, table: KeyedTable) -> tuple[Rows, pa.Table]:
-    """Return the rows ordered by group, hash and element."""
-    elements = table.key_schema.names[table.prefix_columns :]
-    columns = {_PLACE: from_numpy(groups, pa.int64()), _HASH: from_numpy(hashes, pa.uint64())}
-    keys = pa.table({**columns, **{name: one_chunk(rows[name]) for name in elements}})
+def _tie_order(table: KeyedTable, groups: Rows, hashes: Hashes, rows: pa.Table, tied: Rows) -> Rows:
+    """Return the order of rows by group, hash and element, where only the `tied` ones are not in order yet."""
+    columns = {_PLACE: from_numpy(groups.take(tied), pa.int64()), _HASH: from_numpy(hashes.take(tied), pa.uint64())}
+    at, elements = from_numpy(tied, pa.int64()), table.key_schema.names[table.prefix_columns :]
+    keys = pa.table({**columns, **{name: one_chunk(rows[name]).take(at) for name in elements}})
     indices = sort_indices(keys, keys.column_names)
-    order = np.frombuffer(indices.buffers()[1], dtype=np.uint64, count=len(indices)).astype(np.int64)
-    return groups.take(order), take_rows(rows, order)
+    order: Rows = np.arange(len(groups), dtype=np.int64)
+    order[tied] = tied.take(np.frombuffer(indices.buffers()[1], dtype=np.uint64, count=len(indices)).astype(np.int64))
+    return order
 
 
 def _element_rows(table: KeyedTable, run: SortedRun, at: Rows) -> pa.Table:

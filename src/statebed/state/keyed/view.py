@@ -63,10 +63,11 @@ from statebed.state.keyed.sorted_run import DELETED, Marks, Times
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written_values import WrittenValues, values_of
 from statebed.state.live.row_set import RowSet, ascending
-from statebed.state.memory.controller import Purpose, Reservation
+from statebed.state.memory.controller import SEGMENTS_IN_BUDGET, Purpose, Reservation
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spooled_rows import SpooledRows
+from statebed.state.tiers.spooled_values import SpooledValues
 from statebed.storage import ObjectStore
 
 T = TypeVar("T")
@@ -396,6 +397,15 @@ class KeyedView:
     def spooled(self, schema: pa.Schema) -> SpooledRows:
         """Return a local file, in the folder for spilled state, for rows that may not fit into memory."""
         return SpooledRows(self._tiers.folder, schema)
+
+    def spooled_values(self, kind: pa.DataType) -> SpooledValues:
+        """Return local files, in the folder for spilled state, for values that may not fit into memory."""
+        return SpooledValues(self._tiers.folder, kind, where=self._where)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of rows that a program should sort at a time, which takes several copies of them."""
+        return max(1, self._memory.budget // SEGMENTS_IN_BUDGET)
 
     def warm(self) -> None:
         """Copy all files to the host's cache, so that the next process that is restored from them decodes nothing."""

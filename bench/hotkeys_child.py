@@ -20,6 +20,8 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import statebed as sb
 from statebed import testing
@@ -72,6 +74,11 @@ def _aggregate(**functions: Any) -> Callable[[sb.Flow], None]:
     return build
 
 
+def _limited(flow: sb.Flow) -> None:
+    """Collect with a limit, which earlier versions do not have."""
+    _aggregate(all=sb.collect_list("v", limit=1_000, keep="last"))(flow)
+
+
 def _of_changes(make: Callable[[Any], None]) -> Callable[[sb.Flow], None]:
     """Over results that may be taken back."""
 
@@ -98,6 +105,7 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
     "collect_list": _aggregate(all=sb.collect_list("v")),
     "collect_set": _aggregate(all=sb.collect_set("v")),
     "string_agg": _aggregate(all=sb.string_agg("note", ",")),
+    "collect_list of the last 1,000": _limited,
     "count_distinct with a TTL": _aggregate(n=sb.count_distinct("v"), ttl="1 hour"),
     "mode with a TTL": _aggregate(often=sb.mode("v"), ttl="1 hour"),
     "top 10 with a TTL": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v", ttl="1 hour")),
@@ -109,6 +117,9 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
     "list state": _process(Appended()),
     "map state": _process(Mapped()),
 }
+
+WHOLE = ("collect_list", "collect_set", "string_agg")
+"""Cases whose results contain all values of a key, and are emitted whenever one of them changes."""
 
 
 def rows(first: int, count: int, key: int) -> pa.Table:
@@ -186,7 +197,30 @@ def measure(case: str, values: int, folder: str) -> dict[str, float]:
             ]
     hot, small = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     peak_mb = (peak.bytes - base) / (1 << 20)
-    return {"first": first, "first_small": first_small, "hot": hot, "small": small, "peak_mb": peak_mb}
+    measured = {"first": first, "first_small": first_small, "hot": hot, "small": small, "peak_mb": peak_mb}
+    return measured | (_least_cost(case, values) if case in WHOLE else {})
+
+
+def _least_cost(case: str, values: int) -> dict[str, float]:
+    """Seconds that pyarrow takes to build the old and the new result from sorted values, and to encode both."""
+    numbers = np.arange(values)
+    texts = rows(0, values, HOT)["note"].combine_chunks() if case == "string_agg" else None
+
+    def result(count: int) -> pa.Array:
+        offsets = pa.array([0, count], pa.int32())
+        if texts is None:
+            return pa.ListArray.from_arrays(offsets, pa.array(numbers[:count].copy()))
+        return pc.binary_join(pa.ListArray.from_arrays(offsets, texts.slice(0, count)), ",")
+
+    seconds, nbytes = [], 0
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        for count in (values - 1, values):
+            table = pa.table({"k": [HOT], "all": result(count)})
+            pq.write_table(table, pa.BufferOutputStream(), compression="zstd")
+            nbytes = table.nbytes
+        seconds.append(time.perf_counter() - started)
+    return {"least": statistics.median(seconds), "result_mb": nbytes / (1 << 20)}
 
 
 def _flow(case: str) -> sb.Flow:

@@ -17,6 +17,7 @@ TITLES = {
     "operators": "Operators without Spark against DuckDB's one-shot answer",
     "operators-idle": "All operators, on an idle machine",
     "spark": "Jobs on Spark against Spark's own state stores",
+    "hotkeys": "One more row for a key with many values",
     "process": "Processes over whole batches",
 }
 HEAD = """# Benchmarks

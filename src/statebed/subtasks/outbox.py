@@ -21,6 +21,16 @@ WIDE_ROW_BYTES = 1 << 16
 ROW_GROUP_BYTES = 8 << 20
 """Size of row groups of wide rows, because several copies of a row group are in memory while it is encoded."""
 
+_ENCODING_COPIES = 4
+"""Memory that encoding a row group takes, in sizes of it: values, levels, pages, and compressed pages."""
+
+
+def encoding_bytes(rows: pa.Table) -> int:
+    """Return the memory to charge for encoding a row group: none for the usual one, which every process takes beyond
+    its budget.
+    """
+    return _ENCODING_COPIES * int(rows.nbytes) if rows.nbytes >= WIDE_ROW_BYTES * max(rows.num_rows, 1) else 0
+
 
 def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
     """Yield the rows of each row group; `rows` are at most ROW_GROUP_ROWS."""

@@ -37,7 +37,7 @@ from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore, put_verified
 from statebed.subtasks.figures import Measured, SubtaskFigures, WaitTimer, memory_figures, operator_figures
-from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces, row_groups
+from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces, encoding_bytes, row_groups
 from statebed.subtasks.staged_writer import StagedOutput
 
 MOST_STAGED_BYTES = 64 << 10
@@ -412,18 +412,19 @@ def _outbox_file(
         nonlocal count
         for part in slices_of(outputs, ROW_GROUP_ROWS):
             rows = delivery.rows(part)
-            if rows.num_rows:
-                count += rows.num_rows
-                yield from row_groups(_without_time(rows))
+            count += rows.num_rows
+            for group in row_groups(_without_time(rows)):
+                charge.resize(encoding_bytes(group))
+                yield group
 
-    encoded_pieces = pieces()
-    first = next(encoded_pieces, None)
-    if first is None:
-        return None
-    data = encode_outbox_pieces(itertools.chain([first], encoded_pieces))
-    stream = delivery.stream
-    with tiers.memory.reserve(task.operator.operator_id, Purpose.WRITES, len(data)):
-        return _stored_outbox(task, store, stream, data, rows=count)
+    with tiers.memory.reserve(task.operator.operator_id, Purpose.WRITES) as charge:
+        encoded_pieces = pieces()
+        first = next(encoded_pieces, None)
+        if first is None:
+            return None
+        data = encode_outbox_pieces(itertools.chain([first], encoded_pieces))
+        charge.resize(len(data))
+        return _stored_outbox(task, store, delivery.stream, data, rows=count)
 
 
 def _stored_outbox(task: SubtaskTask, store: ObjectStore, stream: str, data: bytes, *, rows: int) -> pb.OutboxFile:

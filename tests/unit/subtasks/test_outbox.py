@@ -1,11 +1,19 @@
 """Outbox files of wide rows: a row group has a bounded size, because it is encoded in memory."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from unit.subtasks.subtask_world import SubtaskWorld
 
+import statebed as sb
+from statebed.arrays.columns import from_numpy
+from statebed.flow.graph import OperatorNode
+from statebed.format.schema import TIMESTAMP
+from statebed.state import Purpose, Reservation
 from statebed.subtasks.outbox import ROW_GROUP_BYTES, encode_outbox_pieces, row_groups
 
 
@@ -23,6 +31,30 @@ def test_p4_a_row_group_of_wide_rows_has_a_bounded_size() -> None:
     assert file.read().equals(rows)
     # A row wider than a row group has one of its own.
     assert [group.num_rows for group in row_groups(lists_of(ROW_GROUP_BYTES // 4, 2))] == [1, 1]
+
+
+def test_p4_the_memory_for_encoding_wide_rows_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow, count = sb.Flow("wide"), 60_000
+    source = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0s"))
+    source.key_by("k", name="result").agg(all=sb.collect_list("v"))
+    (node,) = (node for node in flow.graph.nodes if isinstance(node, OperatorNode))
+    charged: list[int] = []
+    original = Reservation.resize
+
+    def watched(self: Any, nbytes: int) -> None:
+        if self._account == ("result", Purpose.WRITES):
+            charged.append(nbytes)
+        original(self, nbytes)
+
+    monkeypatch.setattr(Reservation, "resize", watched)
+    times = from_numpy(np.arange(count), TIMESTAMP)
+    rows = pa.table({"k": np.zeros(count, dtype=np.int64), "v": np.arange(count), "ts": times, "_time": times})
+    world = SubtaskWorld(node)
+    world.epoch([rows], watermark_us=None)
+    (report,) = world.reports
+    (file,) = report.outbox
+    assert max(charged) >= 3 * 8 * count
+    assert file.size in charged
 
 
 def test_other_rows_are_one_row_group() -> None:

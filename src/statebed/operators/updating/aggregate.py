@@ -153,7 +153,8 @@ class UpdatingAggregate(Aggregation, OperatorBase):
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         epoch = self._epoch(batches, clock)
         unknown = 0
-        with ReplacedRows(self.outputs[MAIN].schema, tables.get_keyed(GROUPS)) as rows:
+        large = any(entry_table.collects for entry_table in self.entries.values())
+        with ReplacedRows(self.outputs[MAIN].schema, tables.get_keyed(GROUPS), large=large) as rows:
             for piece in _pieces(epoch.keys, epoch.folded):
                 for changed in self._apply(tables, *piece):
                     rows.add(changed.taken, changed.added)

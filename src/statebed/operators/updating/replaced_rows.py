@@ -1,7 +1,7 @@
 """Changes of results in a step: rows that are retracted and rows that are inserted, of any size.
 
-Up to one chunk stays in memory. More go to two local files, which are mapped: a result that contains all values of a
-key may be larger than memory, and outbox files and shuffle pieces are made from slices of it.
+If results contain all values of a key, they may be larger than memory. Up to one chunk of them stays there, and more go
+to two local files, which are mapped: outbox files and shuffle pieces are made from slices of them.
 """
 
 from types import TracebackType
@@ -16,20 +16,22 @@ MOST_BYTES = 8 << 20
 
 
 class ReplacedRows:
-    """Collects the retractions and insertions of a step, whose schema is `schema`."""
+    """Collects the retractions and insertions of a step; in memory if they are not `large`."""
 
-    def __init__(self, schema: pa.Schema, view: KeyedView) -> None:
+    def __init__(self, schema: pa.Schema, view: KeyedView, *, large: bool) -> None:
         self._schema = schema
         self._view = view
-        self._most_bytes = min(view.chunk_bytes, MOST_BYTES)
+        self._most_bytes = min(view.chunk_bytes, MOST_BYTES) if large else None
         self._held: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         self._held_bytes = 0
+        self._charge = view.reservation()
         self._spooled: tuple[SpooledRows, SpooledRows] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._charge.release()
         for spooled in self._spooled or ():
             spooled.close()
 
@@ -39,8 +41,10 @@ class ReplacedRows:
             if rows.num_rows:
                 held.append(rows.cast(self._schema))
                 self._held_bytes += rows.nbytes
-        if self._held_bytes >= self._most_bytes:
-            self._spool()
+        if self._most_bytes is not None:
+            if self._held_bytes >= self._most_bytes:
+                self._spool()
+            self._charge.resize(self._held_bytes)
 
     def table(self) -> pa.Table:
         """Return the retractions, then the insertions, each in the order in which they were added."""

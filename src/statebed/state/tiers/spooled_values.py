@@ -2,7 +2,7 @@
 
 Arrow needs the items of a list next to each other, which the batches of `SpooledRows` are not. The buffers are written
 as they are: one file of values, and for text and binaries a second one of offsets. The files are removed as soon as
-they are mapped. Booleans take a bit each and stay in memory.
+they are mapped. Booleans, which take a bit each, and types of another layout stay in memory.
 """
 
 from pathlib import Path
@@ -31,14 +31,14 @@ class SpooledValues:
         self._where = where
         self._folder = folder
         self._files: list[tuple[Path, BinaryIO]] = []
-        self._flags: list[pa.Array] = []
+        self._held: list[pa.Array] = []
 
     def append(self, values: pa.Array) -> None:
         """Write values behind those before them."""
         assert not values.null_count
         self._count += len(values)
-        if pa.types.is_boolean(self.kind):
-            self._flags.append(values)
+        if _stays_in_memory(self.kind):
+            self._held.append(values)
         elif _has_offsets(self.kind):
             offsets = _offsets(values)
             first, last = int(offsets[0]), int(offsets[-1])
@@ -59,8 +59,8 @@ class SpooledValues:
 
     def array(self) -> pa.Array:
         """Return all values; nothing can be appended any more."""
-        if pa.types.is_boolean(self.kind):
-            return pa.concat_arrays([pa.nulls(0, self.kind), *self._flags])
+        if _stays_in_memory(self.kind):
+            return pa.concat_arrays([pa.nulls(0, self.kind), *self._held])
         data = self.buffer()
         offsets = [self._mapped(1) or pa.py_buffer(np.zeros(1, dtype=np.int32))] if _has_offsets(self.kind) else []
         return pa.Array.from_buffers(self.kind, self._count, [None, *offsets, data])
@@ -110,6 +110,11 @@ class SpooledValues:
 
 def _has_offsets(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _stays_in_memory(kind: pa.DataType) -> bool:
+    fixed = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    return pa.types.is_boolean(kind) or not (fixed or _has_offsets(kind))
 
 
 def _offsets(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

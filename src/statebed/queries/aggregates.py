@@ -78,6 +78,11 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
         if share.kind != "Literal" or str(frequency.fields.get("value")) != "1":
             return _refuse(e, "percentile needs one constant share, and no frequencies")
         return ours.percentile(value(inputs[0]), float(share.fields["value"]), where=where)
+    if name == "PivotFirst":
+        raise UntranslatableError(
+            "pivot() groups twice, by the pivoted column as well",
+            "write one aggregate per value: count_if(word = 'a') AS a, sum(CASE WHEN word = 'b' THEN n END) AS b",
+        )
     if name not in SAME:
         return _refuse(e, f"statebed has no aggregate {name}")
     return SAME[name](*(value(operand) for operand in inputs), where=where)

@@ -8,26 +8,32 @@ one line.
 """
 
 import functools
-from collections.abc import Callable
+import os
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
+from statebed.config.resolution import resolve
 from statebed.errors import InputError
 from statebed.flow.graph import OperatorNode, StepNode
 from statebed.flow.steps import Step
 from statebed.format.stream_schema import Changes
 from statebed.inspect import read_state
 from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.queries.explain import explained
 from statebed.queries.job import QueryJob
+from statebed.queries.shown_rows import BatchFunction, console_function, memory_function
+from statebed.queries.started_query import StartedQuery
 from statebed.queries.translation import MODES, Options, Translation
 from statebed.sinks.registry import KINDS
 from statebed.spark.api.outputs import to_data_frame
-from statebed.spark.api.query import Query
 from statebed.spark.api.stream import JobStream, Transformed
+from statebed.spark.session import configuration
 
-BatchFunction = Callable[[DataFrame, int], object]
+_TRANSIENT = frozenset({"console", "memory", "noop"})
+"""Formats whose rows do not outlive the query, so that its state need not, either."""
 
 
 class StreamWriter:
@@ -101,6 +107,11 @@ class StreamWriter:
         availableNow: bool | None = None,  # noqa: N803
     ) -> Self:
         """Choose when batches run, as in Spark."""
+        if sum(choice is not None for choice in (processingTime, once, continuous, availableNow)) != 1:
+            raise InputError(
+                "trigger() takes exactly one of processingTime, once and availableNow",
+                fix="write trigger(availableNow=True) or trigger(processingTime='10 seconds')",
+            )
         if continuous is not None:
             raise InputError("continuous processing has no batches", fix="use trigger(processingTime='1 second')")
         self._start = {"processing_time": processingTime}
@@ -113,7 +124,7 @@ class StreamWriter:
         self._taken_over = checkpoint
         return self
 
-    def toTable(self, tableName: str) -> Query:  # noqa: N802, N803 - Spark's names
+    def toTable(self, tableName: str) -> StartedQuery:  # noqa: N802, N803 - Spark's names
         """Start the query and append its rows to a table of Spark's catalog."""
         if self._mode != "append":
             raise InputError(f"toTable appends rows, but the mode is {self._mode!r}", fix="use foreachBatch")
@@ -124,19 +135,21 @@ class StreamWriter:
         self._function = append
         return self.start()
 
-    def start(self, path: str | None = None, **options: Any) -> Query:
+    def start(self, path: str | None = None, **options: Any) -> StartedQuery:
         """Open a run and start the query."""
         self._options |= options
         sink_options = dict(self._options)
         place = path or sink_options.pop("path", None)
-        state = sink_options.pop("checkpointLocation", None)
+        self._show(sink_options)
+        state, temporary = self._state(sink_options.pop("checkpointLocation", None))
         job = QueryJob(self._name or "query", **{"state": state, **self._job})
         is_update = self._mode == "update" and (self._function is not None or self._format not in KINDS)
         whole = self._mode == "complete" and self._function is not None
         options_of_query = Options(
             self._mode, self._approximate, self._clock, whole_table=whole, tail_has_weights=not (whole or is_update)
         )
-        rows = Translation(job, self._df, options_of_query).result()
+        translation = Translation(job, self._df, options_of_query)
+        rows = translation.result()
         if (is_update or whole) and _is_changelog(rows):
             sink_options.setdefault("form", "added")
         if self._function is not None:
@@ -148,7 +161,35 @@ class StreamWriter:
             rows.write(self._format, path=place, **sink_options)
         if self._taken_over is not None:
             job.take_over(self._taken_over)
-        return job.start(**self._start)
+        query = job.start(**self._start)
+        return StartedQuery(query, name=self._name, plan=lambda: str(explained(translation, rows)), temporary=temporary)
+
+    def _show(self, options: dict[str, Any]) -> None:
+        """Choose the function for a format that shows rows; take its options out of `options`."""
+        if self._function is None and self._format == "console":
+            self._function = console_function(options)
+        elif self._function is None and self._format == "memory":
+            self._function = memory_function(self._df, self._name, is_whole=self._mode == "complete")
+
+    def _state(self, checkpoint: str | None) -> tuple[str | None, str | None]:
+        """Return the location of the state, and the folder to remove afterwards if there is a temporary one."""
+        if checkpoint is not None:
+            return checkpoint, None
+        session = self._df.sparkSession
+        keywords = {name: value for name, value in (self._job.get("settings") or {}).items() if name == "state"}
+        settings = resolve(keywords, spark_conf=configuration(session), environ=os.environ, folder=Path.cwd())
+        if "state" in settings.places:
+            return None, None
+        base = session.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if base is not None:
+            return f"{base.rstrip('/')}/{self._name or 'query'}", None
+        if self._function is None and self._format not in _TRANSIENT:
+            raise InputError(
+                f"format({self._format!r}) needs a place for the state of the query, which a restart continues",
+                fix="add option('checkpointLocation', 'folder')",
+            )
+        folder = tempfile.mkdtemp(prefix="statebed-query-")
+        return folder, folder
 
 
 def _is_changelog(rows: JobStream | Transformed) -> bool:

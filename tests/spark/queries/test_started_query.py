@@ -1,0 +1,84 @@
+"""A program that was written for Spark's writer and its queries runs with `sb.write_stream(df)` in their place."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import statebed as sb
+from statebed.errors import SinkError
+
+pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
+
+
+@pytest.fixture(scope="module")
+def lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "0.txt").write_text("a b a\nc b a\n", encoding="utf-8")
+    (folder / "1.txt").write_text("a b\n", encoding="utf-8")
+    return spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+
+
+@pytest.fixture(scope="module")
+def counts(lines: DataFrame) -> DataFrame:
+    return lines.select(F.explode(F.split("value", " ")).alias("word")).groupBy("word").count()
+
+
+def test_a_memory_sink_is_a_table_and_its_state_is_temporary(
+    spark: SparkSession, counts: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ordered = counts.orderBy(F.desc("count"))
+    query = sb.write_stream(ordered).format("memory").queryName("words").outputMode("complete").start()
+    assert spark.table("words").columns == ["word", "count"]
+    query.processAllAvailable()
+    assert [tuple(row) for row in spark.table("words").collect()] == [("a", 4), ("b", 3), ("c", 1)]
+    assert query.isActive
+    assert query.name == "words"
+    assert query.awaitTermination(0.01) is False
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 3
+    assert query.lastProgress["batchId"] == 1
+    assert len(query.recentProgress) == len(query.recent_progress) == 2
+    assert set(query.status) == {"message", "isDataAvailable", "isTriggerActive"}
+    assert [folder.name.startswith("statebed-query-") for folder in tmp_path.iterdir() if "state" in folder.name]
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+    assert not [folder for folder in tmp_path.iterdir() if folder.name.startswith("statebed")]
+
+
+def test_a_console_sink_prints_batches(counts: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = sb.write_stream(counts).format("console").option("numRows", 5).option("truncate", value=False)
+    query = writer.outputMode("update").trigger(availableNow=True).start()
+    assert query.awaitTermination() is None
+    printed = capsys.readouterr().out
+    assert printed.count("Batch: ") == 2
+    assert "|word|count|" in printed
+    query.explain()
+    assert "between (statebed's operators" in capsys.readouterr().out
+
+
+def test_the_error_of_a_function_is_the_exception_of_the_query(counts: DataFrame) -> None:
+    def fail(rows: DataFrame, epoch: int) -> None:
+        raise ValueError("no such table")
+
+    query = sb.write_stream(counts).outputMode("update").foreachBatch(fail).start()
+    with pytest.raises(SinkError, match="no such table"):
+        query.processAllAvailable()
+    with pytest.raises(SinkError, match="no such table"):
+        query.awaitTermination()
+    assert isinstance(query.exception(), SinkError)
+
+
+def test_what_is_missing_is_named(lines: DataFrame, counts: DataFrame) -> None:
+    with pytest.raises(sb.InputError, match=r"needs a name(.|\n)*queryName"):
+        sb.write_stream(lines).format("memory").start()
+    with pytest.raises(sb.InputError, match=r"needs a place for the state(.|\n)*checkpointLocation"):
+        sb.write_stream(lines).format("parquet").start("out")
+    with pytest.raises(sb.InputError, match="exactly one of"):
+        sb.write_stream(lines).trigger()
+    pivoted = lines.groupBy().pivot("value", ["a", "b"]).count()
+    with pytest.raises(sb.InputError, match=r"pivot\(\) groups twice(.|\n)*count_if"):
+        sb.write_stream(pivoted).outputMode("complete").format("console").start()

@@ -6,6 +6,7 @@ before 4.3, which state files use.
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,9 +46,12 @@ def encode_outbox(rows: pa.Table) -> bytes:
     return encode_outbox_pieces([rows])
 
 
-def encode_outbox_pieces(pieces: Iterable[pa.Table]) -> bytes:
-    """Encode rows as an outbox file. They are passed in pieces, each of which becomes its own row groups."""
-    sink = pa.BufferOutputStream()
+def encode_outbox_pieces(pieces: Iterable[pa.Table], path: Path | None = None) -> bytes:
+    """Encode rows as an outbox file. They are passed in pieces, each of which becomes its own row groups.
+
+    With `path`, the bytes are collected in a local file, because a growing buffer takes up to three times their size.
+    """
+    sink = pa.BufferOutputStream() if path is None else pa.OSFile(str(path), "wb")
     writer: pq.ParquetWriter | None = None
     for rows in pieces:
         plain = rows.replace_schema_metadata(None)
@@ -65,5 +69,8 @@ def encode_outbox_pieces(pieces: Iterable[pa.Table]) -> bytes:
         writer.write_table(plain.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
     assert writer is not None, "an outbox file has rows"
     writer.close()
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    if path is None:
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+    sink.close()
+    return path.read_bytes()

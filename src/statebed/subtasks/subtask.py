@@ -35,6 +35,7 @@ from statebed.state import (
 )
 from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
+from statebed.state.tiers.spill_folder import spill_error
 from statebed.storage import ObjectStore, put_verified
 from statebed.subtasks.figures import Measured, SubtaskFigures, WaitTimer, memory_figures, operator_figures
 from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces, encoding_bytes, row_groups
@@ -422,9 +423,21 @@ def _outbox_file(
         first = next(encoded_pieces, None)
         if first is None:
             return None
-        data = encode_outbox_pieces(itertools.chain([first], encoded_pieces))
+        data = _encoded(itertools.chain([first], encoded_pieces), tiers, in_file=encoding_bytes(first) > 0)
         charge.resize(len(data))
         return _stored_outbox(task, store, delivery.stream, data, rows=count)
+
+
+def _encoded(pieces: Iterable[pa.Table], tiers: Tiers, *, in_file: bool) -> bytes:
+    if not in_file:
+        return encode_outbox_pieces(pieces)
+    path = tiers.folder.new_file(".outbox")
+    try:
+        return encode_outbox_pieces(pieces, path)
+    except OSError as error:
+        raise spill_error("cannot write rows to the folder for spilled state", path, error) from error
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _stored_outbox(task: SubtaskTask, store: ObjectStore, stream: str, data: bytes, *, rows: int) -> pb.OutboxFile:

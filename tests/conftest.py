@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share; each is created when it is first requested."""
 
+import gc
 import os
 
 import pytest
@@ -25,3 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if getattr(item, "originalname", item.name) in names:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave imported modules and collected tests out of garbage collection: looking at them again takes seconds."""
+    gc.collect()
+    gc.freeze()

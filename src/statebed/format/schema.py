@@ -9,6 +9,7 @@ Metadata other than the field id (pandas', Spark's) is not part of a schema, bec
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -125,14 +126,19 @@ def schema_to_bytes(schema: pa.Schema) -> bytes:
 def schema_from_bytes(data: bytes, *, where: str = "") -> pa.Schema:
     """Return the schema encoded by `schema_to_bytes`."""
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(data))
+        return _parsed_schema(data)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptObjectError(
             f"{len(data)} bytes are not an Arrow IPC schema message: {error}",
             where=where,
             fix="restore the object from a backup, or fork to an older intact epoch",
         ) from error
-    return canonical_schema(schema)
+
+
+@lru_cache(maxsize=256)
+def _parsed_schema(data: bytes) -> pa.Schema:
+    """Return the schema of an IPC message. Every file of a table has the same one, and parsing takes a while."""
+    return canonical_schema(pa.ipc.read_schema(pa.py_buffer(data)))
 
 
 def register_schema(known: Sequence[TableSchema], schema: pa.Schema) -> tuple[int, tuple[TableSchema, ...]]:

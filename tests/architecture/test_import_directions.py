@@ -55,7 +55,7 @@ INNER_LAYERS = {
         "manager",
     ],
     "operators": ["updating", "windows", "joins", "process", "finished_results"],
-    "spark": ["plan", "analysed", "checkpoint", "probe", "compaction", "epoch", "api"],
+    "spark": ["plan", "analysed", "scan", "checkpoint", "probe", "compaction", "epoch", "api"],
 }
 """Parts of the large packages, in the same order. Modules beside them are shared: they import none of these parts."""
 SHARED = "(shared)"

@@ -188,6 +188,14 @@ class Settings:
             "pre-aggregate rows in the JVM if there are at most this many groups per row; 0: never, 1: always",
         ),
     )
+    native_scan: bool = field(
+        default=True,
+        metadata=_about(
+            value_types.FLAG,
+            "read Parquet files in the tasks with Arrow, if all steps before the first operator allow it; Spark reads "
+            "other sources",
+        ),
+    )
     probe_timeout: dt.timedelta = field(
         default=dt.timedelta(minutes=5),
         metadata=_about(value_types.duration(_MOMENT), "timeout for the check of executors when a job starts"),

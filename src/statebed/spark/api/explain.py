@@ -18,6 +18,7 @@ from statebed.sinks import BaseSink
 from statebed.spark.api.outputs import described as described_sink
 from statebed.spark.plan.job_plan import JobPlan, unbounded_tables
 from statebed.spark.plan.topology import OperatorPlace, SinkStream
+from statebed.spark.scan.native_scan import reading_text
 from statebed.state import TableConfig
 
 _WIDTH = 13
@@ -56,6 +57,7 @@ def _text(plan: JobPlan) -> str:
         _line("memory", plan.budget.described()),
     ]
     lines += [_line("source", _source(node)) for node in plan.graph.sources.values()]
+    lines.append(_line("read by", reading_text(plan)))
     for place in plan.topology.places:
         lines += _operator(plan, place)
     for sink in plan.sinks:

@@ -57,7 +57,10 @@ from statebed.spark.epoch.reports import (
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
 from statebed.spark.plan.state_match import kept_entries
+from statebed.spark.scan.parquet_reader import ScanRefusedError
 from statebed.spark.session import is_stopped
+
+_SCAN_REFUSED = f"{ScanRefusedError.__module__}.{ScanRefusedError.__qualname__}: "
 
 
 class HaltedError(Exception):
@@ -310,11 +313,20 @@ class Controller:
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         edits = self._compaction.before_epoch(self._run.next_epoch)
         levels = stages(plan, head, self._run.next_epoch, clocks, edits, meter=meter)
-        fed = self._feeding.of_nothing(session) if batch is None else self._feeding.of_batch(batch, clocks, meter)
+        if batch is None:
+            fed = self._feeding.of_nothing(session)
+        else:
+            fed = self._feeding.of_batch(batch, clocks, meter, query_id=query_id)
         if fed.added_up is not None:
             levels[0] = of_groups(levels[0], fed.added_up)
+        try:
+            rows = self._act(fed.frame, levels)
+        except ScanRefusedError as refused:
+            assert batch is not None
+            self._feeding.read_by_spark(str(refused))
+            rows = self._act(self._feeding.of_batch(batch, clocks, meter, query_id=query_id).frame, levels)
         labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
-        taken = accepted(self._act(fed.frame, levels), operators=labels, parallelism=plan.parallelism)
+        taken = accepted(rows, operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
         figures = epoch_log.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position
@@ -403,6 +415,8 @@ class Controller:
                     return frame.collect()
                 except (PySparkException, Py4JError) as error:
                     cause = cause_of(error)
+                    if cause.startswith(_SCAN_REFUSED):
+                        raise ScanRefusedError(cause.removeprefix(_SCAN_REFUSED)) from error
                     if attempt == attempts or self._halted or limit.expired:
                         problem = source_problem(str(error))
                         if problem is not None:

@@ -18,11 +18,14 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
+from statebed.spark.scan.native_scan import ScanFunction
 from statebed.state.host_cache import HostCache
 from statebed.subtasks.figures import SubtaskFigures, WaitTimer, figures_together
 
 READING = ""
 """Operator name in the figures of tasks that read sources."""
+SCANNED = "\x00"
+"""Operator name in the counts of rows that tasks have scanned."""
 PLANNING, READ, SHUFFLE, MERGE, WRITE, COMMIT, PUBLISH = PHASES
 _HOLDERS = 20
 """Maximum number of named holders of a host's memory; the rest is summed."""
@@ -31,7 +34,9 @@ _LOOK_SECONDS = 5.0
 
 Key = tuple[str, int, str, int]
 """Query, epoch, operator, and subtask or partition."""
-FiguresByKey = dict[Key, "SubtaskFigures | float"]
+Measured = SubtaskFigures | float | tuple[int, ...]
+"""Figures of a subtask, seconds of a task that reads, or the rows of each stream that a task has scanned."""
+FiguresByKey = dict[Key, Measured]
 
 
 class _LastOfEach(AccumulatorParam[FiguresByKey]):
@@ -67,7 +72,7 @@ class Meter:
     def of(cls, context: SparkContext, query: str, epoch: int) -> "Meter":
         return cls(_channel(context), query, epoch)
 
-    def add(self, operator_id: str, index: int, measured: "SubtaskFigures | float") -> None:
+    def add(self, operator_id: str, index: int, measured: Measured) -> None:
         """Add a measurement; called in a task."""
         self.channel.add({(self.query, self.epoch, operator_id, index): measured})
 
@@ -92,6 +97,7 @@ class Meter:
         return EpochMeasurements(
             subtasks=[value for value in own.values() if isinstance(value, SubtaskFigures)],
             read_seconds=[value for value in own.values() if isinstance(value, float)],
+            scanned=[value for value in own.values() if isinstance(value, tuple)],
         )
 
 
@@ -101,13 +107,19 @@ class MeasuredReading:
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     meter: Meter
+    scan: ScanFunction | None = None
+    """Reads the rows if they do not come from Spark."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting = WaitTimer()
-        yield from self.function(waiting.over(batches))
+        counts = [] if self.scan is None else [0] * len(self.scan.programs)
+        rows = batches if self.scan is None else self.scan.rows(batches, counts)
+        yield from self.function(waiting.over(rows))
         context = TaskContext.get()
         if context is not None:
             self.meter.add(READING, context.partitionId(), waiting.seconds)
+            if counts:
+                self.meter.add(SCANNED, context.partitionId(), tuple(counts))
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,13 @@ class EpochMeasurements:
 
     subtasks: Sequence[SubtaskFigures] = ()
     read_seconds: Sequence[float] = ()
+    scanned: Sequence[tuple[int, ...]] = ()
+    """Rows of each stream that each task has scanned natively."""
+
+    @property
+    def scanned_rows(self) -> tuple[int, ...]:
+        """Number of rows of each stream; empty if Spark has read them."""
+        return tuple(map(sum, zip(*self.scanned, strict=True)))
 
     def phases(self, action_us: int, levels: Sequence[Sequence[str]], *, slots: int) -> dict[str, int]:
         """Divide the time of the action into phases, which add up to it; time that no task measured is Spark's own.

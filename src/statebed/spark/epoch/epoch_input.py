@@ -12,14 +12,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from statebed.logs import id_logger
 from statebed.operators import Clock
+from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.epoch.epoch_figures import MeasuredReading, Meter
 from statebed.spark.epoch.epoch_levels import routing
 from statebed.spark.epoch.preaggregation import Preaggregation, Reduction
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, PIECES_SCHEMA, SUBTASK
 from statebed.spark.plan.source_plan import stays_in_place
+from statebed.spark.scan.native_scan import NativeScan, native_scan
+from statebed.spark.scan.parquet_reader import ScanRefusedError
 from statebed.spark.session import plan_once
+
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,15 +43,19 @@ class EpochInput:
     def __init__(self, plan: JobPlan) -> None:
         self.reduction = Reduction(plan)
         self._plan = plan
+        self._scan = _scan_of(plan)
         self._heartbeats: dict[str, DataFrame] = {}
         self._begun = False
 
-    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> FedFrame:
+    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter, *, query_id: str) -> FedFrame:
         """Return the input of an epoch with a batch."""
         session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
         if not self._begun and stays_in_place(self._plan.prepared):
             plan_once(session, partitions=self._plan.parallelism)
         self._begun = True  # all batches of a query share one session
+        scanned = self._scanned(session, meter, query_id) if added_up is None else None
+        if scanned is not None:
+            return scanned
         if added_up is not None:
             rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             if added_up.placed is not None:
@@ -54,6 +64,27 @@ class EpochInput:
                 return FedFrame(rows.union(self._heartbeats["groups"]), added_up)
         pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, added_up), meter), PIECES_SCHEMA)
         return FedFrame(pieces.union(self._beats("batch", session)), added_up)
+
+    def read_by_spark(self, reason: str) -> None:
+        """Let Spark read this and all later batches."""
+        _logger.about(job=self._plan.job_id).info("Spark reads the sources: %s", reason)
+        self._scan = None
+
+    def _scanned(self, session: SparkSession, meter: Meter, query_id: str) -> FedFrame | None:
+        """Return the input of an epoch whose files are scanned natively, or None if Spark must read them."""
+        if self._scan is None:
+            return None
+        try:
+            scan = self._scan.of_batch(self._plan.prepared.sparkSession, query_id)
+        except ScanRefusedError as refused:
+            self.read_by_spark(str(refused))
+            return None
+        if scan is None:
+            return FedFrame(self._beats("batch", session))
+        numbers = session.range(0, len(scan.tasks), 1, len(scan.tasks))
+        reading = MeasuredReading(routing(self._plan, None), meter, scan=scan)
+        pieces = numbers.mapInArrow(reading, PIECES_SCHEMA)
+        return FedFrame(pieces.union(self._beats("batch", session)))
 
     def of_nothing(self, session: SparkSession) -> FedFrame:
         """Return the input of an epoch without a batch, in a session other than the query's."""
@@ -66,6 +97,16 @@ class EpochInput:
                 SUBTASK, F.lit(HEARTBEAT).alias(BRANCH), nothing
             )
         return self._heartbeats[name]
+
+
+def _scan_of(plan: JobPlan) -> NativeScan | None:
+    if not plan.settings.native_scan:
+        return None
+    try:
+        return native_scan(plan)
+    except UntranslatableError as error:
+        _logger.about(job=plan.job_id).info("Spark reads the sources: %s", error.why)
+        return None
 
 
 def _empty_groups(session: SparkSession, parallelism: int, schema: StructType) -> DataFrame:

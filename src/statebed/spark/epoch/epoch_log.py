@@ -54,6 +54,7 @@ class _Times:
     committing_us: int = 0
     committed_us: int = 0
     published_us: int = 0
+    scanned_rows: tuple[int, ...] = ()
 
 
 @dataclass
@@ -95,6 +96,7 @@ class EpochLog:
     def figures(self, meter: Meter, compaction: CompactionCounts, *, preaggregated: bool) -> pb.EpochFigures:
         """Return the figures for the record after the action has ended."""
         acted_us, times, taken = self._clock.now_us(), self._times, meter.take()
+        times.scanned_rows = taken.scanned_rows
         topology = self.plan.topology
         phases = taken.phases(
             acted_us - times.planned_us,
@@ -157,6 +159,7 @@ class EpochLog:
             preaggregated=record.figures.preaggregated,
             phases_us={name: phases[name] for name in PHASES if name in phases},
             figures=record.figures,
+            scanned_rows=self._times.scanned_rows,
         )
         self.progress.append(summary)
         self._log(summary)

@@ -55,6 +55,8 @@ class EpochSummary:
     """Durations of the phases, in this order: planning, read, shuffle, merge, write, commit, publish."""
     figures: pb.EpochFigures = field(default_factory=pb.EpochFigures, repr=False)
     """Figures of its record: tables by tier, memory of hosts, compaction."""
+    scanned_rows: tuple[int, ...] = ()
+    """Rows of each stream that tasks have read without Spark; empty if Spark has read them."""
 
     @property
     def rows_in(self) -> int:

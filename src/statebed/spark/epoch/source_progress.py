@@ -1,5 +1,6 @@
 """Progress of each source from Spark's own reports: offsets, lag if the source reports it, rates."""
 
+import datetime as dt
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from statebed.inspect.sources import offsets_behind
 
 _BEHIND = "maxOffsetsBehindLatest"
 """Metric of Kafka's source for the lag of its slowest partition."""
+_DAY = 86_400
 _MOST_OFFSET = 20_000
 """Maximum length of a stored offset in characters; with many partitions it is long."""
 
@@ -21,12 +23,20 @@ class SourceProgressBoard:
         self._names = tuple(names)
         self._lock = threading.Lock()
         self._newest: tuple[pb.SourceProgress, ...] = ()
+        self._started = 0.0
+        """When the batch of the newest report started, in seconds."""
 
-    def take(self, report: Mapping[str, Any]) -> None:
-        """Store one of Spark's progress reports, as parsed from its JSON."""
+    def take(self, report: Mapping[str, Any], scanned_rows: Sequence[int] = ()) -> None:
+        """Store one of Spark's progress reports, as parsed from its JSON, and the rows that tasks scanned themselves,
+        which Spark does not count.
+        """
         progress = progress_of(report, self._names)
+        started = _seconds(report.get("timestamp"))
+        if scanned_rows:
+            add_scanned(progress, self._names, scanned_rows, report, since_last=started - self._started)
         with self._lock:
             self._newest = progress
+            self._started = started
 
     def newest(self) -> Sequence[pb.SourceProgress]:
         with self._lock:
@@ -57,6 +67,33 @@ def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.Sou
             )
         )
     return tuple(progress)
+
+
+def add_scanned(
+    progress: Sequence[pb.SourceProgress],
+    names: Sequence[str],
+    scanned_rows: Sequence[int],
+    report: Mapping[str, Any],
+    *,
+    since_last: float,
+) -> None:
+    """Set the rows and rates of sources that tasks have scanned; `scanned_rows` are in the order of `names`.
+
+    A source that the job reads several times may have one entry: it then has all these rows.
+    """
+    by_source: dict[str, int] = {}
+    for name, rows in zip(names, scanned_rows, strict=False):
+        by_source[name] = by_source.get(name, 0) + rows
+    seconds = int((report.get("durationMs") or {}).get("triggerExecution") or 0) / 1_000
+    for place, source in enumerate(progress):
+        source.rows = scanned_rows[place] if len(progress) == len(names) else by_source.pop(source.source, 0)
+        source.processed_rows_per_second = source.rows / seconds if seconds > 0 else 0.0
+        source.input_rows_per_second = source.rows / since_last if 0 < since_last < _DAY else 0.0
+
+
+def _seconds(timestamp: object) -> float:
+    """Return when a report's batch started, in seconds."""
+    return dt.datetime.fromisoformat(timestamp).timestamp() if isinstance(timestamp, str) else 0.0
 
 
 def _text(offset: object) -> str:

@@ -6,7 +6,7 @@ visible to listeners added after the query. Errors here are logged and leave the
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -50,7 +50,7 @@ class ProgressListener:
         session: SparkSession,
         run_id: str,
         epoch_of: Callable[[int], EpochSummary | None],
-        take: Callable[[Mapping[str, Any]], None],
+        take: Callable[[Mapping[str, Any], Sequence[int]], None],
     ) -> None:
         self._take = take
         self._session = session
@@ -81,8 +81,8 @@ class ProgressListener:
         try:
             progress = event.progress()
             if str(progress.runId()) == self._run_id:
-                self._take(json.loads(progress.json()))
                 summary = self._epoch_of(int(progress.batchId()))
+                self._take(json.loads(progress.json()), () if summary is None else summary.scanned_rows)
                 if summary is not None:
                     progress.observedMetrics().put(NAME, self._row(observed(summary)))
         except Py4JError as error:

@@ -1,0 +1,112 @@
+"""Files of a micro-batch, as Spark chose them, divided into tasks."""
+
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from statebed.spark.scan.parquet_reader import FilePart, ScanRefusedError
+
+_SEPARATOR = "\x01"
+_STATUS = re.compile(r"\w*FileStatus\{path=(?P<path>.*); isDirectory=false; length=(?P<length>\d+); .*\}", re.DOTALL)
+_LOCAL = "file:"
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+LEAST_BYTES = 1 << 20
+MOST_BYTES = 128 << 20
+OPEN_BYTES = 128 << 10
+"""Bytes that could be read in the time that it takes to open a file."""
+
+
+@dataclass(frozen=True)
+class BatchFile:
+    """A file of a batch."""
+
+    path: str
+    nbytes: int
+    values: Mapping[str, str | None]
+    """Values of its partition columns."""
+
+
+def files_of_batch(session: SparkSession, query_id: str) -> list[list[BatchFile]]:
+    """Return the files of the batch that Spark runs, for each stream of the plan in the order of its leaves.
+
+    Raise ScanRefusedError if a stream is not made of local Parquet files.
+    """
+    streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to the plan of a batch
+    leaves = streams.get(query_id).streamingQuery().lastExecution().logical().collectLeaves()
+    return [_files(leaves.apply(place)) for place in range(leaves.size())]
+
+
+def _files(leaf: Any) -> list[BatchFile]:
+    kind = str(leaf.nodeName())
+    if kind == "LocalRelation":
+        return []  # the batch has nothing of this stream
+    if kind != "LogicalRelation":
+        raise ScanRefusedError(f"a stream is read as {kind}")
+    relation = leaf.relation()
+    location = relation.location()
+    schema = json.loads(relation.partitionSchema().json())
+    partitions = [str(field["name"]) for field in schema["fields"]]
+    listed = str(location.allFiles().mkString(_SEPARATOR))
+    return [_file(status, partitions) for status in listed.split(_SEPARATOR) if status]
+
+
+def _file(status: str, partitions: Sequence[str]) -> BatchFile:
+    match = _STATUS.fullmatch(status)
+    if match is None or not match["path"].startswith(_LOCAL):
+        raise ScanRefusedError("a stream is read from files that are not local")
+    path = match["path"].removeprefix(_LOCAL)
+    folders = dict(folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder) if partitions else {}
+    named = {unquote(name).lower(): unquote(value) for name, value in folders.items()}
+    if any(name.lower() not in named for name in partitions):
+        raise ScanRefusedError(f"{path} lacks a partition column")
+    values = {name: named[name.lower()] for name in partitions}
+    return BatchFile(
+        path, int(match["length"]), {name: None if value == _NOTHING else value for name, value in values.items()}
+    )
+
+
+Work = tuple[int, FilePart]
+"""A part of a file, and the number of its stream."""
+
+
+def tasks_of(files: Sequence[Sequence[BatchFile]], *, slots: int) -> list[tuple[Work, ...]]:
+    """Divide the files of all streams into tasks of about the same size, no more than needed to keep all slots busy."""
+    total = sum(file.nbytes + OPEN_BYTES for stream in files for file in stream)
+    most = min(MOST_BYTES, max(LEAST_BYTES, -(-total // max(slots, 1))))
+    parts = [
+        (nbytes, (number, part))
+        for number, stream in enumerate(files)
+        for file in stream
+        for nbytes, part in _parts(file, most)
+    ]
+    return _packed(parts, most)
+
+
+def _parts(file: BatchFile, most: int) -> Iterator[tuple[int, FilePart]]:
+    """Yield the parts of a file with their sizes; whatever lies behind the listed length belongs to the last one."""
+    count = max(1, -(-file.nbytes // most))
+    cuts = [file.nbytes * place // count for place in range(count + 1)]
+    for start, end in itertools.pairwise(cuts):
+        yield end - start, FilePart(file.path, start, sys.maxsize if end == cuts[-1] else end, file.values)
+
+
+def _packed(parts: Sequence[tuple[int, Work]], most: int) -> list[tuple[Work, ...]]:
+    tasks: list[tuple[Work, ...]] = []
+    waiting: list[Work] = []
+    nbytes = 0
+    for size, work in parts:
+        if waiting and nbytes + size > most:
+            tasks.append(tuple(waiting))
+            waiting, nbytes = [], 0
+        waiting.append(work)
+        nbytes += size + OPEN_BYTES
+    if waiting:
+        tasks.append(tuple(waiting))
+    return tasks

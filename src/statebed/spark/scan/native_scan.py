@@ -1,0 +1,133 @@
+"""Decides whether the batches of a query can be scanned natively, and builds the tasks of each batch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from statebed.errors import StatebedError
+from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.plan_tree import PlanNode, analysed_plan
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.scan.batch_files import Work, files_of_batch, tasks_of
+from statebed.spark.scan.parquet_reader import PARTITION_TYPES, ScanRefusedError, batches_of
+from statebed.spark.scan.program import Program
+from statebed.spark.scan.translation import programs_of
+from statebed.spark.session import configuration
+
+_PARQUET = frozenset({"parquet", "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"})
+_LISTING = frozenset(
+    {
+        "basepath",
+        "cleansource",
+        "filenameonly",
+        "latestfirst",
+        "maxbytespertrigger",
+        "maxcachedfiles",
+        "maxfileage",
+        "maxfilespertrigger",
+        "modifiedafter",
+        "modifiedbefore",
+        "path",
+        "pathglobfilter",
+        "recursivefilelookup",
+        "sourcearchivedir",
+    }
+)
+"""Options that choose files, and say nothing about reading them."""
+_READ_BY_SPARK = {
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "legacy",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.int96AsTimestamp": "false",
+    "spark.sql.parquet.int96RebaseModeInRead": "legacy",
+    "spark.sql.parquet.int96TimestampConversion": "true",
+}
+"""Settings of Spark that change how it reads files."""
+
+
+@dataclass(frozen=True)
+class NativeScan:
+    """Programs of a query's streams, in the order of the leaves of its plan."""
+
+    programs: tuple[Program, ...]
+    case_sensitive: bool
+
+    def of_batch(self, session: SparkSession, query_id: str) -> "ScanFunction | None":
+        """Return the function that scans the batch that Spark runs; None if it has no files."""
+        files = files_of_batch(session, query_id)
+        if len(files) != len(self.programs):
+            raise ScanRefusedError(f"the batch reads {len(files)} streams, the job {len(self.programs)}")
+        for stream, program in zip(files, self.programs, strict=True):
+            kinds = {column.name: column.field.type for column in program.columns}
+            for name in {name for file in stream for name in file.values} & kinds.keys():
+                if kinds[name] not in PARTITION_TYPES:
+                    raise ScanRefusedError(f"the partition column {name} has the type {kinds[name]}")
+        tasks = tasks_of(files, slots=session.sparkContext.defaultParallelism)
+        return ScanFunction(tuple(tasks), self.programs, self.case_sensitive) if tasks else None
+
+
+@dataclass(frozen=True)
+class ScanFunction:
+    """Source of rows in a task: reads the parts of files of the tasks whose numbers arrive."""
+
+    tasks: tuple[tuple[Work, ...], ...]
+    programs: tuple[Program, ...]
+    case_sensitive: bool
+
+    def rows(self, numbers: Iterator[pa.RecordBatch], counts: list[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the branches; add the number of rows that were read to the count of their stream."""
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for stream, part in self.tasks[number]:
+                    program = self.programs[stream]
+                    for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
+                        counts[stream] += rows.num_rows
+                        yield from program.rows(rows)
+
+
+def reading_text(plan: JobPlan) -> str:
+    """Return who reads the sources of a job, and why if Spark does."""
+    if not plan.settings.native_scan:
+        return "Spark (native_scan is off)"
+    try:
+        native_scan(plan)
+    except UntranslatableError as error:
+        return f"Spark ({error.why})"
+    return "tasks, with Arrow (native scan)"
+
+
+def native_scan(plan: JobPlan) -> NativeScan:
+    """Return the scan of a job's streams; raise UntranslatableError with the reason if only Spark can read them."""
+    if plan.graph.spark_watermarks:
+        raise UntranslatableError("the query follows Spark's clock, which observes the rows that Spark reads")
+    settings = configuration(plan.session)
+    for name, value in _READ_BY_SPARK.items():
+        if settings.get(name, "").lower() == value:
+            raise UntranslatableError(f"{name} is {settings[name]}")
+    root = analysed_plan(plan.prepared)
+    for node in root.walk():
+        if not node.children:
+            _check_stream(node)
+    try:
+        programs = programs_of(root)
+    except StatebedError as error:
+        raise UntranslatableError(error.what) from error
+    return NativeScan(tuple(programs), settings.get("spark.sql.caseSensitive", "false").lower() == "true")
+
+
+def _check_stream(leaf: PlanNode) -> None:
+    """Raise UntranslatableError for a stream that is not made of Parquet files with default options."""
+    if leaf.kind != "StreamingRelation":
+        raise UntranslatableError(f"{leaf.kind} is read by Spark")
+    source: Any = leaf.handle.dataSource()
+    if str(source.className()).lower() not in {name.lower() for name in _PARQUET}:
+        raise UntranslatableError(f"files of the format {source.className()} are read by Spark")
+    names = str(source.options().keySet().mkString("\x01")).split("\x01")
+    changed = [name for name in names if name and name.lower() not in _LISTING]
+    if changed:
+        raise UntranslatableError(f"the option {changed[0]} changes how files are read")

@@ -1,0 +1,176 @@
+"""Translates the steps before the first operator, from Spark's analysed plan, to programs of a native scan.
+
+The plan is followed from the rows of the branches down to the streams, with the columns that are needed at each node.
+A step or an expression that only Spark can compute ends the attempt: UntranslatableError says which.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from statebed.expressions import BoundExpression, bind
+from statebed.flow.keys import quoted
+from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
+from statebed.spark.analysed.types import arrow_type
+from statebed.spark.scan.parquet_reader import FileColumn
+from statebed.spark.scan.program import Output, Program, Select, Step, Where
+
+_UNCHANGED = frozenset({"EventTimeWatermark", "SubqueryAlias", "View"})
+_MARK = "__"
+"""Beginning of Spark's own marks of a column: of file metadata, char types and collations."""
+
+
+def programs_of(plan: PlanNode) -> list[Program]:
+    """Return the program of each stream of a plan, in the order of its leaves; its rows have the plan's columns."""
+    ids, names = zip(*_columns(plan), strict=True)
+    return [_renamed(rows, ids, names).program for rows in _visit(plan, ids)]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A program so far, and the columns of its rows."""
+
+    program: Program
+    schema: pa.Schema
+
+    def then(self, step: Step) -> "_Rows":
+        schema = self.schema
+        if isinstance(step, Select):
+            kinds = [column.type for column in step.columns]
+            schema = pa.schema(list(zip(step.names, kinds, strict=True)))
+        program = self.program
+        if len(program.outputs) > 1:
+            forked = tuple(Output((*output.steps, step)) for output in program.outputs)
+            return _Rows(replace(program, outputs=forked), schema)
+        return _Rows(replace(program, steps=(*program.steps, step)), schema)
+
+
+def _visit(node: PlanNode, needed: Sequence[int]) -> list[_Rows]:
+    """Return the rows of each stream below a node, with the columns that are needed, called by their ids."""
+    if node.kind == "StreamingRelation":
+        return [_stream(node, needed)]
+    if node.kind in _UNCHANGED:
+        return _visit(node.child, needed)
+    if node.kind == "Project":
+        wanted = [expression for expression in node.expressions("projectList") if expression.id in set(needed)]
+        generate = _generate_below(node)
+        if generate is not None:
+            return _alternatives(generate, wanted)
+        below = _visit(node.child, _references(wanted))
+        return [rows.then(_select(rows.schema, wanted)) for rows in below]
+    if node.kind == "Filter":
+        condition = node.expression("condition")
+        below = _visit(node.child, list(dict.fromkeys([*needed, *_references([condition])])))
+        return [rows.then(_where(rows.schema, condition)) for rows in below]
+    if node.kind == "Union":
+        ids = [number for number, _ in _columns(node)]
+        places = [ids.index(number) for number in needed]
+        return [rows for child in node.children for rows in _member(child, places, needed)]
+    raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
+
+
+def _member(child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_Rows]:
+    """Return the rows of one member of a union under the ids of the union."""
+    ids = [number for number, _ in _columns(child)]
+    own = [ids[place] for place in places]
+    for rows in _visit(child, list(dict.fromkeys(own))):
+        yield _renamed(rows, own, [_name(number) for number in needed])
+
+
+def _renamed(rows: _Rows, ids: Sequence[int], names: Sequence[str]) -> _Rows:
+    columns = tuple(bind(quoted(_name(number)), rows.schema) for number in ids)
+    return rows.then(Select(tuple(names), columns))
+
+
+def _stream(node: PlanNode, needed: Sequence[int]) -> _Rows:
+    marks = {field["name"]: field.get("metadata") or {} for field in node.schema_json["fields"]}
+    columns = []
+    for attribute in node.expressions("output"):
+        if attribute.id not in needed:
+            continue
+        if any(key.startswith(_MARK) for key in marks.get(attribute.name, {_MARK: ""})):
+            raise UntranslatableError(f"the column {attribute.name} has a meaning that only Spark knows")
+        columns.append(FileColumn(attribute.name, pa.field(_name(attribute.id), arrow_type(attribute.type_json))))
+    return _Rows(Program(tuple(columns), ()), pa.schema([column.field for column in columns]))
+
+
+def _generate_below(node: PlanNode) -> PlanNode | None:
+    """Return the generator whose row a selection takes apart, or None."""
+    below = node.child
+    while below.kind == "Project" and all(column.is_attribute for column in below.expressions("projectList")):
+        below = below.child
+    return below if below.kind == "Generate" else None
+
+
+def _alternatives(generate: PlanNode, wanted: Sequence[Expr]) -> list[_Rows]:
+    """Return the rows of several branches that share a pass over their stream: an explode of structs, some with a
+    condition.
+    """
+    generator = generate.expression("generator")
+    listed = generator.child if generator.kind == "Explode" else generator
+    listed = listed.part("child") if listed.kind == "ArrayCompact" else listed
+    if listed.kind != "CreateArray" or any(expression.value.kind != "GetStructField" for expression in wanted):
+        raise UntranslatableError(f"{generate.described()} is a step that only Spark can run")
+    places = [int(expression.value.fields["ordinal"]) for expression in wanted]
+    structs = [_struct(item) for item in listed.children]
+    chosen = [(condition, [fields[place] for place in places]) for condition, fields in structs]
+    needed = _references(expression for condition, fields in chosen for expression in (*condition, *fields))
+    names = [_name(expression.id) for expression in wanted]
+    below = []
+    for rows in _visit(generate.child, needed):
+        selects = [Select(tuple(names), _bound(rows.schema, fields)) for _, fields in chosen]
+        outputs = tuple(
+            Output((*(_where(rows.schema, expression) for expression in condition), select))
+            for (condition, _), select in zip(chosen, selects, strict=True)
+        )
+        schema = pa.schema([(name, column.type) for name, column in zip(names, selects[0].columns, strict=True)])
+        below.append(_Rows(replace(rows.program, outputs=outputs), schema))
+    return below
+
+
+def _struct(item: Expr) -> tuple[list[Expr], list[Expr]]:
+    """Return the condition of an alternative, if it has one, and its fields."""
+    condition = []
+    if item.kind == "CaseWhen" and len(item.children) == 2:  # noqa: PLR2004 - WHEN and THEN, without ELSE
+        condition, item = [item.children[0]], item.children[1]
+    if item.kind != "CreateNamedStruct":
+        raise UntranslatableError(f"{item.sql} is not a struct of a branch")
+    return condition, item.children[1::2]
+
+
+def _select(schema: pa.Schema, wanted: Sequence[Expr]) -> Select:
+    return Select(tuple(_name(expression.id) for expression in wanted), _bound(schema, wanted))
+
+
+def _where(schema: pa.Schema, condition: Expr) -> Where:
+    return Where(_bound(schema, [condition])[0])
+
+
+def _bound(schema: pa.Schema, expressions: Sequence[Expr]) -> tuple[BoundExpression, ...]:
+    text = ExpressionText(_ids_of(schema))
+    return tuple(text.bound(expression, schema) for expression in expressions)
+
+
+def _ids_of(schema: pa.Schema) -> Mapping[int, str]:
+    return {int(name[1:]): name for name in schema.names}
+
+
+def _references(expressions: Iterable[Expr]) -> list[int]:
+    return list(dict.fromkeys(number for expression in expressions for number in sorted(expression.references)))
+
+
+def _columns(node: PlanNode) -> list[tuple[int, str]]:
+    """Return the ids and names of the columns of a node, in their order."""
+    if node.kind == "Project":
+        return [(expression.id, expression.name) for expression in node.expressions("projectList")]
+    if node.kind == "StreamingRelation":
+        return [(attribute.id, attribute.name) for attribute in node.expressions("output")]
+    if node.kind in {*_UNCHANGED, "Filter", "Union"}:
+        return _columns(node.children[0])
+    raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
+
+
+def _name(number: int) -> str:
+    return f"c{number}"

@@ -79,7 +79,7 @@ def _batches(
         for column in columns
         if column.name not in part.values
     }
-    fields = {name: schema.field(found) for name, found in sources.items() if found is not None}
+    fields = {name: schema.field(own_name) for name, own_name in sources.items() if own_name is not None}
     for column in columns:
         if column.name in fields:
             _check(column, fields[column.name], file, part)

@@ -10,7 +10,7 @@ from statebed.spark.scan.parquet_reader import FileColumn
 
 
 @dataclass(frozen=True)
-class Where:
+class ScanFilter:
     """Keeps the rows for which a condition is true."""
 
     condition: BoundExpression
@@ -20,7 +20,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Select:
+class ScanProjection:
     """Computes the columns of the next step."""
 
     names: tuple[str, ...]
@@ -32,11 +32,11 @@ class Select:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-Step = Where | Select
+Step = ScanFilter | ScanProjection
 
 
 @dataclass(frozen=True)
-class Output:
+class BranchSteps:
     """Rows of one branch, made of the rows behind the shared steps."""
 
     steps: tuple[Step, ...]
@@ -44,11 +44,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Program:
-    """What a scan does with the files of one stream."""
+    """Steps of a scan of one stream, from columns of its files to rows of branches."""
 
     columns: tuple[FileColumn, ...]
     steps: tuple[Step, ...]
-    outputs: tuple[Output, ...] = (Output(()),)
+    outputs: tuple[BranchSteps, ...] = (BranchSteps(()),)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each branch that a batch of file columns becomes."""

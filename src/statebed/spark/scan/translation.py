@@ -15,7 +15,7 @@ from statebed.spark.analysed.expression_text import ExpressionText, Untranslatab
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 from statebed.spark.analysed.types import arrow_type
 from statebed.spark.scan.parquet_reader import FileColumn
-from statebed.spark.scan.program import Output, Program, Select, Step, Where
+from statebed.spark.scan.program import BranchSteps, Program, ScanFilter, ScanProjection, Step
 
 _UNCHANGED = frozenset({"EventTimeWatermark", "SubqueryAlias", "View"})
 _MARK = "__"
@@ -29,25 +29,25 @@ def programs_of(plan: PlanNode) -> list[Program]:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _StreamRows:
     """A program so far, and the columns of its rows."""
 
     program: Program
     schema: pa.Schema
 
-    def then(self, step: Step) -> "_Rows":
+    def then(self, step: Step) -> "_StreamRows":
         schema = self.schema
-        if isinstance(step, Select):
+        if isinstance(step, ScanProjection):
             kinds = [column.type for column in step.columns]
             schema = pa.schema(list(zip(step.names, kinds, strict=True)))
         program = self.program
         if len(program.outputs) > 1:
-            forked = tuple(Output((*output.steps, step)) for output in program.outputs)
-            return _Rows(replace(program, outputs=forked), schema)
-        return _Rows(replace(program, steps=(*program.steps, step)), schema)
+            forked = tuple(BranchSteps((*output.steps, step)) for output in program.outputs)
+            return _StreamRows(replace(program, outputs=forked), schema)
+        return _StreamRows(replace(program, steps=(*program.steps, step)), schema)
 
 
-def _visit(node: PlanNode, needed: Sequence[int]) -> list[_Rows]:
+def _visit(node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
     """Return the rows of each stream below a node, with the columns that are needed, called by their ids."""
     if node.kind == "StreamingRelation":
         return [_stream(node, needed)]
@@ -71,7 +71,7 @@ def _visit(node: PlanNode, needed: Sequence[int]) -> list[_Rows]:
     raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
 
 
-def _member(child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_Rows]:
+def _member(child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_StreamRows]:
     """Return the rows of one member of a union under the ids of the union."""
     ids = [number for number, _ in _columns(child)]
     own = [ids[place] for place in places]
@@ -79,12 +79,12 @@ def _member(child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> It
         yield _renamed(rows, own, [_name(number) for number in needed])
 
 
-def _renamed(rows: _Rows, ids: Sequence[int], names: Sequence[str]) -> _Rows:
+def _renamed(rows: _StreamRows, ids: Sequence[int], names: Sequence[str]) -> _StreamRows:
     columns = tuple(bind(quoted(_name(number)), rows.schema) for number in ids)
-    return rows.then(Select(tuple(names), columns))
+    return rows.then(ScanProjection(tuple(names), columns))
 
 
-def _stream(node: PlanNode, needed: Sequence[int]) -> _Rows:
+def _stream(node: PlanNode, needed: Sequence[int]) -> _StreamRows:
     marks = {field["name"]: field.get("metadata") or {} for field in node.schema_json["fields"]}
     columns = []
     for attribute in node.expressions("output"):
@@ -93,7 +93,7 @@ def _stream(node: PlanNode, needed: Sequence[int]) -> _Rows:
         if any(key.startswith(_MARK) for key in marks.get(attribute.name, {_MARK: ""})):
             raise UntranslatableError(f"the column {attribute.name} has a meaning that only Spark knows")
         columns.append(FileColumn(attribute.name, pa.field(_name(attribute.id), arrow_type(attribute.type_json))))
-    return _Rows(Program(tuple(columns), ()), pa.schema([column.field for column in columns]))
+    return _StreamRows(Program(tuple(columns), ()), pa.schema([column.field for column in columns]))
 
 
 def _generate_below(node: PlanNode) -> PlanNode | None:
@@ -104,7 +104,7 @@ def _generate_below(node: PlanNode) -> PlanNode | None:
     return below if below.kind == "Generate" else None
 
 
-def _alternatives(generate: PlanNode, wanted: Sequence[Expr]) -> list[_Rows]:
+def _alternatives(generate: PlanNode, wanted: Sequence[Expr]) -> list[_StreamRows]:
     """Return the rows of several branches that share a pass over their stream: an explode of structs, some with a
     condition.
     """
@@ -120,13 +120,13 @@ def _alternatives(generate: PlanNode, wanted: Sequence[Expr]) -> list[_Rows]:
     names = [_name(expression.id) for expression in wanted]
     below = []
     for rows in _visit(generate.child, needed):
-        selects = [Select(tuple(names), _bound(rows.schema, fields)) for _, fields in chosen]
+        selects = [ScanProjection(tuple(names), _bound(rows.schema, fields)) for _, fields in chosen]
         outputs = tuple(
-            Output((*(_where(rows.schema, expression) for expression in condition), select))
+            BranchSteps((*(_where(rows.schema, expression) for expression in condition), select))
             for (condition, _), select in zip(chosen, selects, strict=True)
         )
         schema = pa.schema([(name, column.type) for name, column in zip(names, selects[0].columns, strict=True)])
-        below.append(_Rows(replace(rows.program, outputs=outputs), schema))
+        below.append(_StreamRows(replace(rows.program, outputs=outputs), schema))
     return below
 
 
@@ -140,12 +140,12 @@ def _struct(item: Expr) -> tuple[list[Expr], list[Expr]]:
     return condition, item.children[1::2]
 
 
-def _select(schema: pa.Schema, wanted: Sequence[Expr]) -> Select:
-    return Select(tuple(_name(expression.id) for expression in wanted), _bound(schema, wanted))
+def _select(schema: pa.Schema, wanted: Sequence[Expr]) -> ScanProjection:
+    return ScanProjection(tuple(_name(expression.id) for expression in wanted), _bound(schema, wanted))
 
 
-def _where(schema: pa.Schema, condition: Expr) -> Where:
-    return Where(_bound(schema, [condition])[0])
+def _where(schema: pa.Schema, condition: Expr) -> ScanFilter:
+    return ScanFilter(_bound(schema, [condition])[0])
 
 
 def _bound(schema: pa.Schema, expressions: Sequence[Expr]) -> tuple[BoundExpression, ...]:

@@ -1,6 +1,7 @@
 """Native scans return what Spark's reader returns, or leave the files to it."""
 
 import datetime as dt
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -164,6 +165,10 @@ STEPS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "expressions": lambda df: df.select((F.col("k") * 2 + F.col("v")).alias("x"), F.upper("name").alias("name")),
     "conditions": lambda df: df.where("k > 3 and name is not null").where(F.col("v") < 8).select("v", "k"),
     "watermark": lambda df: df.withWatermark("ts", "1 minute").where("v > 2").select("ts", "k"),
+    "no column": lambda df: df.where("v > 1").select(F.lit(1).alias("one")),
+    "no column at all": lambda df: df.select("name").select(
+        F.lit(1).alias("one"), F.lit(None).cast("string").alias("n")
+    ),
     "view": lambda df: df.alias("a").where("a.k = 1").select("a.*"),
     "union": lambda df: df.select("k", "v").union(df.where("k = 2").select("v", "k")),
     "twice": lambda df: df.select("k", F.col("k").alias("k2"), "name").select(
@@ -270,6 +275,7 @@ def partitioned(folder: Path, *, numbers: range, kind: pa.DataType) -> None:
         times = pa.array([(number * 100 + n) * 1_000_000 for n in range(50)]).cast(pa.timestamp("us", tz="UTC"))
         values = {"k": [n % 5 for n in range(50)], "v": pa.array([n % 7 for n in range(50)], kind), "ts": times}
         pq.write_table(pa.table(values), place / f"{number}.parquet")
+        os.utime(place / f"{number}.parquet", (10**9 + number, 10**9 + number))  # read in this order
 
 
 def test_p6_a_job_gives_the_same_rows_whoever_reads_its_files(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from statebed.spark.scan.parquet_reader import FileColumn
 from statebed.spark.scan.program import BranchSteps, Program, ScanFilter, ScanProjection, Step
 
 _UNCHANGED = frozenset({"EventTimeWatermark", "SubqueryAlias", "View"})
+_PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "date", "timestamp", "string")
 _MARK = "__"
 """Beginning of Spark's own marks of a column: of file metadata, char types and collations."""
 
@@ -48,7 +49,11 @@ class _StreamRows:
 
 
 def _visit(node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
-    """Return the rows of each stream below a node, with the columns that are needed, called by their ids."""
+    """Return the rows of each stream below a node, with the columns that are needed, called by their ids.
+
+    There is always one, because a batch without columns does not know its number of rows.
+    """
+    needed = needed or _any_column(node)
     if node.kind == "StreamingRelation":
         return [_stream(node, needed)]
     if node.kind in _UNCHANGED:
@@ -159,6 +164,14 @@ def _ids_of(schema: pa.Schema) -> Mapping[int, str]:
 
 def _references(expressions: Iterable[Expr]) -> list[int]:
     return list(dict.fromkeys(number for expression in expressions for number in sorted(expression.references)))
+
+
+def _any_column(node: PlanNode) -> list[int]:
+    """Return a column of a node to count its rows by, one that is cheap to read if there is one."""
+    if node.kind == "StreamingRelation":
+        plain = [attribute.id for attribute in node.expressions("output") if attribute.type_json in _PLAIN]
+        return plain[:1] or [node.expressions("output")[0].id]
+    return [_columns(node)[0][0]]
 
 
 def _columns(node: PlanNode) -> list[tuple[int, str]]:

@@ -157,6 +157,16 @@ def test_each_row_group_belongs_to_one_part(tmp_path: Path) -> None:
         assert [value for values in got for value in values.to_pylist()] == list(range(1000))
 
 
+def test_wide_rows_come_in_small_batches(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"{n}" + "x" * 100_000 for n in range(50)] * 40
+    pq.write_table(pa.table({"x": texts}), path)  # a dictionary of 50 values: 5 MB in the file, 200 MB in memory
+    part = FilePart(str(path), 0, WHOLE, {})
+    sizes = [(batch.nbytes, batch.num_rows) for batch in batches_of(part, [column("x", pa.string())])]
+    assert max(nbytes for nbytes, _ in sizes) <= 10 << 20
+    assert sum(rows for _, rows in sizes) == 2000
+
+
 # ---- steps before the first operator ---------------------------------------------------------------------------------
 
 SCHEMA = "k bigint, v int, name string, ts timestamp, unused double"

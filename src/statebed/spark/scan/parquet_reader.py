@@ -17,6 +17,11 @@ import pyarrow.parquet as pq
 from statebed.format.schema import TIMESTAMP
 
 ROWS_AT_ONCE = 1 << 16
+_FEW_ROWS = 64
+_BATCH_BYTES = 8 << 20
+"""Bytes of the rows of a file that are in memory at once."""
+_BUFFER_BYTES = 1 << 20
+"""Bytes of a column that are read at once; without a bound, Arrow reads the whole column of a row group."""
 _WRITER = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _FIRST_MODERN_WRITER = (3, 1)
@@ -61,7 +66,9 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part, with the columns in this order; a column that the file lacks is null."""
     try:
-        with pq.ParquetFile(part.path, memory_map=False, pre_buffer=False, coerce_int96_timestamp_unit="us") as file:
+        with pq.ParquetFile(
+            part.path, pre_buffer=False, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us"
+        ) as file:
             yield from _batches(file, part, columns, case_sensitive=case_sensitive)
     except (pa.ArrowException, OSError) as error:
         raise ScanRefusedError(f"{part.path}: {error}") from error
@@ -89,7 +96,8 @@ def _batches(
         for group in groups:
             yield from _without_columns(file.metadata.row_group(group).num_rows, part, columns)
         return
-    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=wanted, use_threads=False):
+    rows = _rows_at_once(file, groups, wanted)
+    for batch in file.iter_batches(rows, row_groups=groups, columns=wanted, use_threads=False):
         arrays = [
             _partition_column(column, part.values[column.name], batch.num_rows)
             if column.name in part.values
@@ -97,6 +105,20 @@ def _batches(
             for column in columns
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+
+
+def _rows_at_once(file: pq.ParquetFile, groups: Sequence[int], wanted: Sequence[str]) -> int:
+    """Return how many rows fit the bound of a batch, by the width of the first ones if rows may be wide."""
+    if not any(_may_be_wide(file.schema_arrow.field(name).type) for name in wanted):
+        return ROWS_AT_ONCE
+    first = next(iter(file.iter_batches(_FEW_ROWS, row_groups=groups[:1], columns=wanted, use_threads=False)))
+    stored = [file.metadata.row_group(group) for group in groups]
+    width = max(first.nbytes // first.num_rows, *(group.total_byte_size // group.num_rows for group in stored), 1)
+    return max(1, min(ROWS_AT_ONCE, _BATCH_BYTES // int(width)))
+
+
+def _may_be_wide(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind)))
 
 
 def _schema(columns: Sequence[FileColumn]) -> pa.Schema:

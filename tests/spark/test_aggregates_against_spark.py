@@ -47,6 +47,7 @@ AGGREGATES: dict[str, tuple[Aggregate, str]] = {
     "tenth_n": (sb.percentile("n", 0.1), "percentile(n, 0.1)"),
     "word_set": (sb.collect_set("word"), "array_sort(collect_set(word))"),
     "all_words": (sb.collect_list("word", where="n > 0"), WORDS),
+    "first_words": (sb.collect_list("word", where="n > 0", limit=2), f"slice({WORDS}, 1, 2)"),
     "all_flags": (sb.bool_and("flag"), "bool_and(flag)"),
     "any_flag": (sb.bool_or("flag"), "bool_or(flag)"),
     "sum_of_n": (sb.sum("n"), "sum(n)"),

@@ -17,6 +17,10 @@ from examples.nexmark.on_spark import SQL, Events, NexmarkJob
 from examples.nexmark.sources import SOURCE_NAMES
 from statebed.demo.nexmark import Nexmark
 from statebed.errors import InputError
+from statebed.queries.text.pipeline import PipelineSettings
+from statebed.sql.source_text import SqlText
+from statebed.sql.statement_parser import parse_statements
+from statebed.sql.statements import SetOption
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 MIDNIGHT_US = 1_767_225_600_000_000
@@ -209,6 +213,16 @@ MISTAKES = {
         "'kafkaa'",
         "the connectors are",
     ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'stdout', format = 'json')": (
+        "no connector 'stdout'",
+        "'stdout'",
+        "connector = 'print'",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'datagen', fields.a.end = 3); SELECT * FROM t": (
+        "ends a sequence, but the column is random",
+        "3)",
+        "kind = 'sequence'",
+    ),
     "CREATE TABLE t (a BIGINT) WITH (connector = 'parquet', pth = 'x')": (
         "has no option 'pth'",
         "pth",
@@ -275,3 +289,13 @@ def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> 
     assert list(job.graph.sources) == ["ticks"]
     with pytest.raises(InputError, match="`mode` must be one of"):
         job.sql("SELECT * FROM ticks", mode="late")
+
+
+def test_settings_of_flink_are_ours_or_refused_with_what_to_do() -> None:
+    source = SqlText("SET 'execution.checkpointing.interval' = '10s'; SET 'parallelism.default' = '3'")
+    settings = PipelineSettings(source, [entry for entry in parse_statements(source) if isinstance(entry, SetOption)])
+    assert (settings.value("processing_time"), settings.value("parallelism")) == ("10s", "3")
+    source = SqlText("SET 'table.exec.state.ttl' = '1 d'")
+    with pytest.raises(sb.InputError, match=r"no setting(.|\n)*remove it") as refused:
+        PipelineSettings(source, [entry for entry in parse_statements(source) if isinstance(entry, SetOption)])
+    assert "^" in refused.value.where

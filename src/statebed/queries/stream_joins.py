@@ -14,6 +14,7 @@ from statebed.operators.joins.interval import MAX_BOUND_US
 from statebed.queries.broadcast_joins import is_lookup, lookup_join
 from statebed.queries.conditions import JoinConditions, conditions_of
 from statebed.queries.relation import Relation
+from statebed.queries.row_steps import filter_rows
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
@@ -33,15 +34,27 @@ KINDS = {
 _ONE_SIDED = frozenset({"semi", "anti"})
 
 
-def join(query: "Translation", node: PlanNode) -> Relation:
-    """Join two streams, or a stream with a table, which stays Spark's."""
+def filter_or_join(query: "Translation", node: PlanNode) -> Relation:
+    """Keep rows for which a condition holds; over `FROM a, b`, the condition of WHERE is that of the join."""
+    below = node.child
+    if below.kind == "Join" and not below.fields.get("condition") and _joins_streams(below):
+        return join(query, below, where=node.expression("condition"))
+    return filter_rows(query, node)
+
+
+def _joins_streams(node: PlanNode) -> bool:
+    return "Inner" in str(node.fields["joinType"]) and all(child.is_streaming for child in node.children)
+
+
+def join(query: "Translation", node: PlanNode, *, where: Expr | None = None) -> Relation:
+    """Join two streams, or a stream with a table, which stays Spark's. `where` is a condition if the node has none."""
     if not all(child.is_streaming for child in node.children):
         return _with_table(query, node)
     is_read = query.depth > 0
     left, right = (query.operand(child) for child in node.children)
     how = _kind(node)
     conditions = conditions_of(
-        node.optional("condition"),
+        node.optional("condition") if where is None else where,
         left=left.ids,
         right=right.ids,
         times=(left.times, right.times),

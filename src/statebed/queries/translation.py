@@ -337,7 +337,7 @@ _STEPS: dict[str, Step] = {
     "Distinct": groups.distinct,
     "EventTimeWatermark": row_steps.watermark,
     "Expand": row_steps.expand,
-    "Filter": row_steps.filter_rows,
+    "Filter": stream_joins.filter_or_join,
     "Join": stream_joins.join,
     "Project": row_steps.project,
     "SubqueryAlias": row_steps.named,

@@ -100,7 +100,7 @@ KEYWORDS = (
     "WINDOW",
     "WITH",
 )
-COMMANDS = (".exit", ".help", ".jobs", ".mode", ".quit", ".read", ".results", ".tables")
+COMMANDS = (".epoch", ".exit", ".help", ".jobs", ".mode", ".quit", ".read", ".results", ".tables")
 _LISTS = ("FUNCTIONS", "JOBS", "SETTINGS", "STATES", "TABLES", "VIEWS")
 _WORD = re.compile(r"[\w.`]*$")
 _LAST_WORDS = re.compile(r"(?:\b(\w+)\s+)?\b(\w+)\s*$")

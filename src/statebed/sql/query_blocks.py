@@ -1,7 +1,8 @@
 """SELECT blocks of a query, and the names that operators get from them.
 
 An operator is named after the innermost block that contains it: the name of its CTE or the alias of its subquery, else
-the view or the table of the INSERT. A hint overrides it: `SELECT /*+ NAME('per_minute') */ ...`.
+the view or the table of the INSERT. A hint overrides it: `SELECT /*+ NAME('per_minute') */ ...`; or a comment beside
+the SELECT or above the statement: `-- name: per_minute`.
 """
 
 import re
@@ -14,6 +15,7 @@ from statebed.sql.source_text import SqlSpan, SqlText
 from statebed.sql.sql_tokens import SqlToken, SqlTokenKind
 
 _NAME_HINT = re.compile(r"\s*NAME\s*\(\s*(?P<quote>['\"`]?)(?P<name>[^'\"`]*)(?P=quote)\s*\)\s*", re.IGNORECASE)
+_NAME_COMMENT = re.compile(r"--[ \t]*name:[ \t]*(?P<name>\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _HINT = "write /*+ NAME('per_minute') */ after SELECT"
 _JOIN_WORDS = ("ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "WHERE", "GROUP", "ORDER", "UNION")
 
@@ -45,7 +47,7 @@ def blocks_of(source: SqlText, tokens: Sequence[SqlToken], *, label: str) -> tup
             result.append((token.span.to(tokens[end].span), _label(source, tokens, place, end) or ""))
     hints: dict[int, str] = {}
     grouped: set[int] = set()
-    for token in tokens:
+    for place, token in enumerate(tokens):
         inside = [number for number, (span, _) in enumerate(result) if _contains(span, token.span)][-1]
         if token.is_word("GROUP"):
             grouped.add(inside)
@@ -53,6 +55,12 @@ def blocks_of(source: SqlText, tokens: Sequence[SqlToken], *, label: str) -> tup
             if inside in hints:
                 raise source.mistake("this block has a NAME hint already", token.span, fix="remove one of them")
             hints[inside] = _hinted_name(source, token)
+        elif token.is_word("SELECT") or place == 0:
+            for comment in _name_comments(source, tokens, place):
+                span = SqlSpan(comment.start(), comment.end())
+                if inside in hints:
+                    raise source.mistake("this block has a name already", span, fix="remove one of them")
+                hints[inside] = _checked_name(source, comment["name"], span)
     return tuple(
         QueryBlock(span, _own_or_outer(result, number), hints.get(number), number in grouped)
         for number, (span, _) in enumerate(result)
@@ -74,10 +82,23 @@ def _hinted_name(source: SqlText, token: SqlToken) -> str:
     match = _NAME_HINT.fullmatch(token.value)
     if match is None:
         raise source.mistake("this hint cannot be read", token.span, fix=_HINT)
+    return _checked_name(source, match["name"], token.span)
+
+
+def _checked_name(source: SqlText, name: str, span: SqlSpan) -> str:
     try:
-        return check_name("operator", match["name"])
+        return check_name("operator", name)
     except InputError as error:
-        raise source.mistake(error.what, token.span, fix=error.fix) from error
+        raise source.mistake(error.what, span, fix=error.fix) from error
+
+
+def _name_comments(source: SqlText, tokens: Sequence[SqlToken], place: int) -> list[re.Match[str]]:
+    """Return the comments `-- name: x` beside a SELECT; for the first token of a query, those above its statement."""
+    token = tokens[place]
+    before = tokens[place - 1].span.end if place else source.text.rfind(";", 0, token.span.start) + 1
+    after = tokens[place + 1].span.start if token.is_word("SELECT") and place + 1 < len(tokens) else token.span.end
+    gaps = ((before, token.span.start), (token.span.end, after))
+    return [comment for gap in gaps for comment in _NAME_COMMENT.finditer(source.text, *gap)]
 
 
 def _label(source: SqlText, tokens: Sequence[SqlToken], opening: int, closing: int) -> str | None:

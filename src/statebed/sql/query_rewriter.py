@@ -78,7 +78,7 @@ class _Rewriter:
     def _construct(self, tokens: Sequence[SqlToken], place: int, clauses: Sequence[str]) -> int:
         """Write what is rewritten at this place, and return the place after it; the same place if it is copied."""
         token = tokens[place]
-        replaced = _replaced(tokens, place)
+        replaced = _replaced(tokens, place, clauses[-1])
         if replaced is not None:
             self.builder.write(replaced, token.span)
             return place + 1
@@ -147,7 +147,7 @@ class _Rewriter:
         return TokenCursor(self.source, ()).name_of(token)
 
 
-def _replaced(tokens: Sequence[SqlToken], place: int) -> str | None:
+def _replaced(tokens: Sequence[SqlToken], place: int, clause: str) -> str | None:
     """Return the text that takes the place of one token, or None."""
     token = tokens[place]
     if is_name_hint(token):
@@ -155,6 +155,8 @@ def _replaced(tokens: Sequence[SqlToken], place: int) -> str | None:
     if token.is_dollar:
         escaped = token.value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
+    if token.is_word("UNNEST") and _called(tokens, place):
+        return "LATERAL explode" if clause in {"FROM", "JOIN"} else "explode"
     is_type = place > 0 and tokens[place - 1].is_word("AS") and not _called(tokens, place)
     return "STRING" if is_type and token.is_word("VARCHAR") else None
 

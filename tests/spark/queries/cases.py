@@ -333,6 +333,11 @@ JOINS = [
     _join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
     _join("one_bound", "inner", "k = k2 and ts2 >= ts"),
     _sql(
+        "join_by_where",
+        "select a.k, a.v, b.v v2 from a, b where a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts "
+        "and a.v > 20 and b.g <> a.g",
+    ),
+    _sql(
         "sql_interval",
         "select a.k, a.v, b.v v2 from a join b on a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts",
     ),

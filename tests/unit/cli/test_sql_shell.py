@@ -39,6 +39,20 @@ def test_finished_results_are_shown_instead_of_stored_columns(
     assert outcome.out.count("total,double") == 2
 
 
+def test_state_is_read_as_of_a_chosen_epoch(statebed: Call, rides: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = "SELECT count(*) AS n, sum(total) AS t FROM rides.earned.groups;"
+    newest = read_state(rides, job="rides", operator="earned").epoch
+    epochs = [newest - 4, newest - 1, newest]
+    text = "\n".join([*(f".epoch {epoch}\n{count}" for epoch in epochs), f".epoch newest\n{count}"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    outcome = statebed("sql", "--state", rides, "--format", "json")
+    assert outcome.code == 0, outcome.err
+    answers = [json.loads(line) for line in outcome.out.splitlines()]
+    rows = [read_state(rides, job="rides", operator="earned", epoch=epoch).to_arrow().num_rows for epoch in epochs]
+    assert [answer["n"] for answer in answers] == [*rows, rows[-1]]
+    assert len({json.dumps(answer) for answer in answers}) > 1
+
+
 def test_a_join_of_two_state_tables_is_csv(statebed: Call, rides: Path) -> None:
     text = "SELECT count(*) AS n, 'a,b' AS t FROM rides.earned.groups AS a JOIN rides.earned.groups AS b USING (driver)"
     lines = statebed("sql", "--state", rides, "--format", "csv", "-e", text).out.splitlines()
@@ -69,6 +83,7 @@ def test_statements_from_a_pipe_attach_show_and_describe(
         ("DETACH 'x'", ["is not attached"]),
         ("SHOW NOTHING", ["expected one of TABLES"]),
         (".nothing", ["there is no command '.nothing'"]),
+        (".epoch last", [".epoch must be a number or newest"]),
         (".results maybe", [".results must be on or off"]),
         (".mode xml", [".mode must be one of"]),
         (".read /no/such/file", ["cannot read the SQL"]),

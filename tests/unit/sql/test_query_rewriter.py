@@ -5,10 +5,11 @@
 import pytest
 
 from statebed.errors import InputError
-from statebed.sql.query_blocks import block_at
+from statebed.sql.query_blocks import block_at, blocks_of
 from statebed.sql.query_rewriter import SparkQuery, rewrite_query
 from statebed.sql.source_text import SqlSpan, SqlText
-from statebed.sql.statement_parser import parse_query
+from statebed.sql.statement_parser import parse_query, parse_statements
+from statebed.sql.statements import InsertInto
 
 
 def rewritten(text: str) -> SparkQuery:
@@ -114,6 +115,8 @@ def test_a_temporal_join_marks_the_versioned_table(alias: str) -> None:
         ("SELECT /*+ NAME() */ 1", "name"),
         ("SELECT /*+ NAME('a'), NAME('b') */ 1", "this hint cannot be read"),
         ("SELECT /*+ NAME('a') */ /*+ NAME('b') */ 1", "NAME hint already"),
+        ("-- name: a\nSELECT -- name: b\n1", "name already"),
+        ("SELECT -- name: a/b\n1", "a/b"),
     ],
 )
 def test_mistakes_point_into_the_text(text: str, what: str) -> None:
@@ -134,6 +137,37 @@ def test_places_of_the_rewritten_text_lead_back() -> None:
     generated = query.text.index("window(ts")
     origin = query.rewritten.origin(SqlSpan(generated, generated + 3))
     assert text[origin.start : origin.end].startswith("TUMBLE(")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("-- name: minutes\nSELECT k FROM bids", ["minutes"]),
+        ("-- a remark\n--name: minutes\n-- another\nWITH a AS (SELECT 1) SELECT k FROM bids", ["minutes", None]),
+        ("SELECT -- Name: minutes\n k FROM bids", ["minutes"]),
+        ("SELECT k FROM (\n-- name: inside\nSELECT k FROM bids)", [None, "inside"]),
+        ("SELECT k -- name: minutes\n FROM bids", [None]),
+        ("SELECT '-- name: minutes' FROM bids", [None]),
+    ],
+)
+def test_a_comment_beside_a_select_names_its_block(text: str, names: list[str | None]) -> None:
+    assert [block.hint for block in rewritten(text).blocks] == names
+
+
+def test_a_comment_above_an_earlier_statement_names_nothing() -> None:
+    source = SqlText("-- name: first\nINSERT INTO t SELECT 1;\n-- name: second\nINSERT INTO t SELECT k FROM bids")
+    hints = [
+        blocks_of(source, statement.query.tokens, label="t")[0].hint
+        for statement in parse_statements(source)
+        if isinstance(statement, InsertInto)
+    ]
+    assert hints == ["first", "second"]
+
+
+def test_unnest_is_explode() -> None:
+    assert rewritten("SELECT unnest(tags) AS tag FROM bids").text == "SELECT explode(tags) AS tag FROM bids"
+    joined = rewritten("SELECT tag FROM bids CROSS JOIN UNNEST(tags) AS t(tag)").text
+    assert joined == "SELECT tag FROM bids CROSS JOIN LATERAL explode(tags) AS t(tag)"
 
 
 def test_blocks_are_named_after_ctes_aliases_and_hints() -> None:

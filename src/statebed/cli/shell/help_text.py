@@ -18,6 +18,7 @@ Statements end with a semicolon and may take several lines.
   .help          this text              .read FILE     run the statements of a file
   .tables        SHOW TABLES            .mode table | csv | json
   .jobs          SHOW JOBS              .quit          end the shell and its jobs; also Ctrl-D
+  .epoch 12      state as of an epoch that is still retained; .epoch newest ends it
   .results on    finished results of aggregates and top-n instead of their stored columns
 
 Ctrl-C ends the running statement, or clears the line. Tab completes."""

@@ -48,6 +48,7 @@ class StateCatalogue:
         self._read_at = -_FRESH_SECONDS
         self._columns: dict[StateName, tuple[str, ...]] = {}
         self._results = False
+        self._epoch: int | None = None
 
     def attach(self, location: str) -> list[str]:
         """Add a location and return its jobs; raise InputError if it is none."""
@@ -73,6 +74,11 @@ class StateCatalogue:
     def show_results(self, on: bool) -> None:
         """Show finished results of aggregates and top-n where a table has them, or the stored columns."""
         self._results = on
+        self._columns.clear()
+
+    def show_epoch(self, epoch: int | None) -> None:
+        """Read tables as of an epoch that is still retained, or of the newest one."""
+        self._epoch = epoch
         self._columns.clear()
 
     def forget(self) -> None:
@@ -120,15 +126,14 @@ class StateCatalogue:
             raise _placed(source, error) from error
 
     def _opened(self, name: StateName) -> StateTable:
-        """Open a table at the newest epoch; again with a newer one if clean-up removes it meanwhile."""
-        for _ in range(ATTEMPTS - 1):
+        """Open a table at the chosen or newest epoch; again with a newer one if clean-up removes it meanwhile."""
+        for _ in range(ATTEMPTS - 1 if self._epoch is None else 0):
             with suppress(EpochNotRetainedError, MissingFileError):
-                return _epoch_of(name).read(name.operator, name.table, results=self._results)
-        return _epoch_of(name).read(name.operator, name.table, results=self._results)
+                return self._epoch_of(name).read(name.operator, name.table, results=self._results)
+        return self._epoch_of(name).read(name.operator, name.table, results=self._results)
 
-
-def _epoch_of(name: StateName) -> PinnedEpoch:
-    return open_epoch(name.location, name.job, epoch=None, savepoint=None)
+    def _epoch_of(self, name: StateName) -> PinnedEpoch:
+        return open_epoch(name.location, name.job, epoch=self._epoch, savepoint=None)
 
 
 def _names_of(location: str) -> Iterator[StateName]:

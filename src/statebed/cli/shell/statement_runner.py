@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 1000
 """Rows of a result that an interactive shell shows unless the query has a LIMIT."""
 _SWITCH = ("on", "off")
+_NEWEST = "newest"
 _JOB_OPTIONS = ("job", "processing_time")
 _MICROSECONDS = 1_000_000
 
@@ -102,7 +103,7 @@ class StatementRunner:
         elif parsed:
             self._run_set(source, parsed)
 
-    def command(self, line: str, interrupted: threading.Event) -> None:
+    def command(self, line: str, interrupted: threading.Event) -> None:  # noqa: C901 - one case for each
         """Run a command that begins with a dot."""
         name, _, argument = line.strip().partition(" ")
         argument = argument.strip().strip(";").strip("'\"")
@@ -125,6 +126,13 @@ class StatementRunner:
                 self._states.show_results(argument == "on")
             case ".results":
                 raise InputError(f".results must be on or off, got {argument!r}", fix="write .results on")
+            case ".epoch" if argument == _NEWEST or argument.isdecimal():
+                self._states.show_epoch(None if argument == _NEWEST else int(argument))
+            case ".epoch":
+                raise InputError(
+                    f".epoch must be a number or {_NEWEST}, got {argument!r}",
+                    fix="write .epoch 12; statebed ls lists epochs",
+                )
             case ".read":
                 self._read(argument, interrupted)
             case _:
@@ -402,7 +410,7 @@ class StatementRunner:
             functions=[*FUNCTIONS, *([] if session is None else session.functions)],
             jobs=[] if session is None else list(session.jobs),
             settings=[*_JOB_OPTIONS, *DECLARATIONS],
-            by_word={".mode": FORMATS, ".results": _SWITCH},
+            by_word={".mode": FORMATS, ".results": _SWITCH, ".epoch": (_NEWEST,)},
         )
 
     def _note_start(self) -> None:

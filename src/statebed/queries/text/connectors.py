@@ -129,6 +129,17 @@ class Connector:
         return SqlTableRequest(source, statement, session, values)
 
 
+_OTHER_CONNECTORS = {
+    "impulse": "write connector = 'datagen', with rows-per-second for event_rate, and fields.counter.kind = 'sequence'",
+    "jdbc": "write connector = 'postgres' or 'sqlite', which write tables; tables are read with job.source(df)",
+    "nexmark": "see the pipelines in examples/nexmark/sql, which read generated files",
+    "single_file": "write connector = 'filesystem', path = 'folder', format = 'json'",
+    "stdout": "write connector = 'print', without format",
+    "upsert-kafka": "write connector = 'kafka', and declare a PRIMARY KEY: rows are written as upserts",
+}
+"""Connectors of other systems, and what to write instead."""
+
+
 def connector_of(source: SqlText, statement: CreateTable, known: Mapping[str, Connector]) -> Connector:
     """Return the connector of a table; raise InputError if it has none that is known."""
     supplied = statement.options.get(CONNECTOR)
@@ -143,7 +154,7 @@ def connector_of(source: SqlText, statement: CreateTable, known: Mapping[str, Co
         raise source.mistake(
             f"there is no connector {supplied.text!r}",
             supplied.span,
-            fix=nearest(supplied.text, list(known), what="connectors"),
+            fix=_OTHER_CONNECTORS.get(supplied.text.lower()) or nearest(supplied.text, list(known), what="connectors"),
         )
     return result
 

@@ -29,7 +29,7 @@ _START_US = 1_767_225_600_000_000
 """2026-01-01 00:00 UTC."""
 _MICROSECONDS = 1_000_000
 _LARGEST = {"tinyint": 127, "smallint": 32_767, "int": 1_000_000, "bigint": 1_000_000}
-_FIELD_OPTIONS = ("kind", "min", "max", "start", "length", "values", "null-rate")
+_FIELD_OPTIONS = ("kind", "min", "max", "start", "end", "length", "values", "null-rate")
 _OPTIONS = {
     "rows-per-second": TableOption(int, example="1000"),
     "rows-per-batch": TableOption(int, example="1000"),
@@ -63,12 +63,13 @@ def _read(request: SqlTableRequest) -> DataFrame:
         frame = frame.where(row < int(request.options["number-of-rows"]))
     seed = int(request.options.get("seed", 0))
     columns = [
-        _Column(request, field.name, field.dataType, fields.get(field.name, {}), seed, per_second).value.alias(
-            field.name
-        )
+        _Column(request, field.name, field.dataType, fields.get(field.name, {}), seed, per_second)
         for field in schema.fields
     ]
-    return frame.select(*columns)
+    for column in columns:
+        if column.count is not None:
+            frame = frame.where(row < column.count)
+    return frame.select(*(column.value.alias(column.name) for column in columns))
 
 
 def _fields(request: SqlTableRequest, names: list[str]) -> dict[str, dict[str, str]]:
@@ -112,6 +113,20 @@ class _Column:
             return value
         is_null = F.pmod(self._chance("null"), F.lit(_MICROSECONDS)) < int(rate * _MICROSECONDS)
         return F.when(is_null, F.lit(None)).otherwise(value)
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows after which a sequence ends, and the table with it; None for other columns."""
+        if "end" not in self.options:
+            return None
+        if self.options.get("kind") != "sequence":
+            full = f"fields.{self.name}.end"
+            raise self.request.mistake(
+                f"{full} ends a sequence, but the column is random",
+                full,
+                fix=f"add fields.{self.name}.kind = 'sequence'",
+            )
+        return int(self._number("end", 0)) - int(self._number("start", 0)) + 1
 
     @property
     def _plain(self) -> Column:

@@ -27,8 +27,21 @@ JOB_NAMES = ("job", "pipeline.name")
 TRIGGER = "processing_time"
 """Setting that says how often a job looks for input."""
 _SPARK = "spark."
-_OTHER_SETTINGS = {"parallelism.default": "parallelism"}
+_OTHER_SETTINGS = {
+    "execution.checkpointing.dir": "state",
+    "execution.checkpointing.interval": TRIGGER,
+    "parallelism.default": "parallelism",
+    "state.checkpoints.dir": "state",
+}
 """Settings of other systems by our names."""
+_NEEDLESS_SETTINGS = {
+    "execution.runtime-mode": "remove it: a text runs as a stream, and `statebed sql --once` ends with the input",
+    "sql-client.execution.result-mode": "remove it: results of SELECT are printed as changes",
+    "state.backend.type": "remove it: state is kept in Parquet files, with a part in memory (SET 'memory' = '1g')",
+    "table.exec.source.idle-timeout": "write SET 'idle_after' = '1 minute'",
+    "table.exec.state.ttl": "remove it: windows and interval joins drop their state by event time",
+}
+"""Settings of Flink that are not accepted, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +96,8 @@ class PipelineSettings:
             name = _OTHER_SETTINGS.get(option.name.text, option.name.text)
             if not (name in DECLARATIONS or name in JOB_NAMES or name == TRIGGER or name.startswith(_SPARK)):
                 known = ["job", TRIGGER, *DECLARATIONS]
-                raise source.mistake(
-                    f"there is no setting {name!r}", option.name.span, fix=nearest(name, known, what="settings")
-                )
+                fix = _NEEDLESS_SETTINGS.get(name) or nearest(name, known, what="settings")
+                raise source.mistake(f"there is no setting {name!r}", option.name.span, fix=fix)
             self._options[name] = option
 
     @property

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from bench import (
+    anatomy,
     checkpoints,
     engine,
     hotkeys,
@@ -23,6 +24,7 @@ from bench.report import Report
 
 Benchmark = Callable[..., int | None]
 BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
+    "anatomy": (anatomy.run, "processor time of each part of the way of a row, with Spark's reader and without"),
     "checkpoints": (checkpoints.run, "how much of a checkpoint the thread that asks for it does"),
     "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
     "hotkeys": (hotkeys.run, "one more row for a key with up to 2,000,000 values, by operator"),

@@ -1,0 +1,267 @@
+"""Processor time of each part of the way of a row: `python -m bench anatomy`.
+
+One part at a time is added to the same plan, whose rows end in a sink that does nothing. The cost of a part is what it
+adds. The whole job comes last. Spark's own reader and the native scan are measured over the same files, each in a
+process of its own. Times are processor time of the driver, the JVM and the Python workers, not seconds of the clock:
+both cores are busy, and others may be, too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import statebed as sb
+from bench.report import Figure, Report
+from bench.spark.cases import Case, Files, Kind
+from bench.spark.child import HEAP
+from bench.spark.inputs import COLUMNS, write_inputs
+from bench.spark.watch import ProcessorClock
+from statebed.java import use_java
+from statebed.spark.epoch.epoch_levels import routing
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
+from statebed.spark.scan.native_scan import NativeScan, native_scan
+
+WAYS = ("Spark reads", "native scan")
+PARTS = ("planning", "read", "pipe", "route", "shuffle", "second pipe", "whole job")
+"""Planning of a batch; reading of its columns; rows to Arrow and to a Python worker; hashing, splitting, encoding and
+the way back; shuffle; to the worker of the subtask; fold, state, checkpoint, outbox, commit.
+"""
+NATIVE_PARTS = ("planning", "read", "route", "shuffle", "second pipe", "whole job")
+_THREADS = {
+    "C1 Compiler": "JIT",
+    "C2 Compiler": "JIT",
+    "G1": "garbage collection",
+    "GC": "garbage collection",
+    "Executor task": "tasks",
+    "stream executio": "planning",
+}
+_SETTINGS = {
+    "spark.driver.memory": HEAP,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.openCostInBytes": "1",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Number of batches and rows."""
+
+    keys: int
+    rows: int
+    warm: int
+    measured: int
+
+
+def run(report: Report, *, quick: bool = False, only: str = "") -> None:
+    """Print the processor time of each part, in microseconds per row."""
+    sizes = Sizes(100_000, 100_000, 10, 5) if quick else Sizes(1_000_000, 500_000, 20, 10)
+    with tempfile.TemporaryDirectory() as folder:
+        files = Files(warm=sizes.warm, warm_rows=sizes.rows, measured=sizes.measured, rows=sizes.rows)
+        write_inputs(Case(Kind.AGGREGATE, sizes.keys), files, Path(folder) / "in")
+        for way in WAYS:
+            if only in way:
+                _report(report, way, sizes, _measured(way, sizes, Path(folder)))
+
+
+def _measured(way: str, sizes: Sizes, folder: Path) -> dict[str, dict[str, float]]:
+    """Return microseconds per row of each part's plan, by process and group of threads, from a process of its own."""
+    arguments = [way, str(folder), str(sizes.rows), str(sizes.warm), str(sizes.measured)]
+    child = subprocess.run(  # noqa: S603 - this module itself
+        [sys.executable, "-m", "bench.anatomy", *arguments], stdout=subprocess.PIPE, check=True, text=True
+    )
+    times: dict[str, dict[str, float]] = json.loads(child.stdout.splitlines()[-1])
+    return times
+
+
+def _report(report: Report, way: str, sizes: Sizes, times: dict[str, dict[str, float]]) -> None:
+    case = f"{way}, {sizes.keys:,} keys"
+    before: dict[str, float] = {}
+    for part, spent in times.items():
+        for process in ("JVM", "Python"):
+            added = spent[process] - before.get(process, 0.0)
+            report.figure(Figure(case, f"{part}, {process}", added, "us/row"))
+        before = spent
+    whole = times["whole job"]
+    for name, value in whole.items():
+        report.figure(Figure(case, f"whole job, {name} in all", value, "us/row"))
+    report.figure(Figure(case, "whole job in all", whole["JVM"] + whole["Python"], "us/row"))
+
+
+# ---- the process that measures ---------------------------------------------------------------------------------------
+
+
+class Probe:
+    """Reads the processor time at the end of each batch."""
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        self._rows, self._warm, self._measured = sizes
+        self._clock = ProcessorClock(os.getpid())
+        self._marks: list[dict[str, float]] = []
+
+    def batch_ended(self) -> None:
+        whole = self._clock.seconds()
+        java = self._clock.java_seconds
+        self._marks.append({"JVM": java, "Python": whole - java, **_java_threads()})
+
+    def per_row(self) -> dict[str, float]:
+        """Return microseconds per row of the measured batches."""
+        first, last = self._marks[self._warm - 1], self._marks[self._warm + self._measured - 1]
+        rows = self._rows * self._measured
+        return {name: (last[name] - first.get(name, 0.0)) * 1e6 / rows for name in last}
+
+
+def _java_threads() -> dict[str, float]:
+    """Return the processor seconds of the JVM's live threads by what they do; compiler threads come and go."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    by_group = dict.fromkeys((f"JVM: {group}" for group in (*_THREADS.values(), "other threads")), 0.0)
+    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            if (folder.parents[1] / "comm").read_text().strip() != "java" or not _is_ours(int(folder.parents[1].name)):
+                continue
+        except OSError:
+            continue
+        group = next((group for start, group in _THREADS.items() if name.startswith(start)), "other threads")
+        by_group[f"JVM: {group}"] += sum(map(int, rest.split()[11:13])) / ticks
+    return by_group
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+def _main() -> None:
+    way, folder = sys.argv[1], Path(sys.argv[2])
+    rows, warm, measured = map(int, sys.argv[3:6])
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    use_java()
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    native = way == WAYS[1]
+    session.conf.set("spark.statebed.native_scan", str(native).lower())
+    times = {}
+    for part in NATIVE_PARTS if native else PARTS:
+        own = folder / way.replace(" ", "-") / part.replace(" ", "-")
+        probe = Probe((rows, warm, measured))
+        _run_part(session, part, folder / "in" / "a", own, probe, native=native)
+        times[part] = probe.per_row()
+    session.stop()
+    print(json.dumps(times))
+
+
+class _Ends:
+    """Sink that only tells the probe that an epoch has been published."""
+
+    sink_id = "ends"
+    guarantee = sb.Guarantee.AT_LEAST_ONCE
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def open(self, run: int) -> None:
+        """Do nothing: the sink keeps no position."""
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        """Do nothing: it is never called."""
+
+    def publish(self, publication: sb.Publication) -> None:
+        del publication
+        self._probe.batch_ended()
+
+
+def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: Probe, *, native: bool) -> None:
+    frame = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(source))
+    job = sb.Job("anatomy", state=str(own / "state"), memory="1g", parallelism=2, spark=session)
+    totals = job.source(frame, name="a").key_by("k", name="totals").agg(n=sb.count(), total=sb.sum("v"))
+    totals.write(_Ends(probe))
+    if part == "whole job":
+        job.start(available_now=True).await_termination()
+        return
+    plan = job._plan()  # noqa: SLF001 - the plan of a job is not public, and the parts are made of it
+    scan = native_scan(plan) if native else None
+    steps = _steps(plan, part, scan)
+
+    def on_batch(batch: DataFrame, _batch_id: int) -> None:
+        result = steps(batch)
+        if result is not None:
+            result.write.format("noop").mode("overwrite").save()
+        probe.batch_ended()
+
+    writer = plan.prepared.writeStream.foreachBatch(on_batch).option("checkpointLocation", str(own / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _steps(plan: JobPlan, part: str, scan: NativeScan | None) -> Callable[[DataFrame], DataFrame | None]:
+    """Return the plan of a batch up to a part; None to do nothing with the batch."""
+    order = (PARTS if scan is None else NATIVE_PARTS).index(part)
+    names = (PARTS if scan is None else NATIVE_PARTS)[: order + 1]
+
+    def build(batch: DataFrame) -> DataFrame | None:
+        if part == "planning":
+            return None
+        route = routing(plan, None)
+        if scan is None:
+            rows = batch
+            if "route" in names:
+                rows = rows.mapInArrow(route, PIECES_SCHEMA)
+            elif "pipe" in names:
+                rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
+        else:
+            query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            function = scan.of_batch(plan.prepared.sparkSession, str(query_id))
+            assert function is not None
+            numbers = batch.sparkSession.range(0, len(function.tasks), 1, len(function.tasks))
+            behind = route if "route" in names else _drained
+            rows = numbers.mapInArrow(_Scanned(function, behind), PIECES_SCHEMA)
+        if "shuffle" in names:
+            rows = rows.repartitionById(plan.parallelism, F.col(SUBTASK))
+        return rows.mapInArrow(_drained, PIECES_SCHEMA) if "second pipe" in names else rows
+
+    return build
+
+
+@dataclass(frozen=True)
+class _Scanned:
+    """Function of a task: scans files, and passes the rows on."""
+
+    function: Any
+    behind: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.behind(self.function.rows(numbers, [0] * len(self.function.programs)))
+
+
+def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take all rows, and return none."""
+    for batch in batches:
+        del batch
+    yield from ()
+
+
+if __name__ == "__main__":
+    _main()

@@ -365,7 +365,7 @@ SPARK = Section(
         "results.write('parquet', path='out', name='a').write('parquet', path='out/', name='b')",
         "results.where('n')",
         "new_job.source(df, watermark='ts')",
-        "results.where(F.format_string('%s', 'driver') == 'A')",
+        "results.where(F.xpath_string('driver', F.lit('a')) == 'A')",
         "rides.group_by('driver', sb.tumbling('1 minute', on='status')).agg(n=sb.count())",
         "results.write(print, path='x')",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.pages import anatomy_section
 from bench.pages.svg import bars, number
 from bench.result_files import Measured
 
@@ -108,10 +109,14 @@ def page(everything: Iterable[Measured]) -> tuple[str, dict[str, str]]:
     pictures: dict[str, str] = {}
     for measured in everything:
         rows = rows_of(measured)
-        if rows:
+        if measured.benchmark == "anatomy":
+            section, drawn = anatomy_section.section(measured, IMAGES, _machine(measured))
+        elif rows:
             section, drawn = _section(measured, rows)
-            text.append(section)
-            pictures |= drawn
+        else:
+            continue
+        text.append(section)
+        pictures |= drawn
     return "\n".join(text), pictures
 
 

@@ -80,6 +80,26 @@ def bars(title: str, subtitle: str, rows: Sequence[tuple[str, float, float, floa
     return "".join([*parts, "</svg>\n"])
 
 
+def stacked(title: str, subtitle: str, series: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """Draw a bar per row (label, one value per series) on a linear scale; a value below zero has no width."""
+    longest = max(sum(max(value, 0.0) for value in values) for _, values in rows)
+    height = _TOP + len(rows) * (_BAR + _GAP) + 36
+    parts = [_head(title, subtitle, height)]
+    for index, (label, values) in enumerate(rows):
+        y, x = _TOP + index * (_BAR + _GAP), float(_LABEL)
+        parts.append(f'  <text x="{_LABEL - 10}" y="{y + 14}" text-anchor="end">{escape(label)}</text>\n')
+        for place, value in enumerate(values):
+            width = max(value, 0.0) / longest * (WIDTH - _LABEL - _RIGHT)
+            parts.append(f'  <rect class="c{place}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}"/>\n')
+            x += width
+        parts.append(f'  <text class="small" x="{x + 8:.1f}" y="{y + 14}">{number(sum(values))}</text>\n')
+    for place, name in enumerate(series):
+        at = _LABEL + 120 * place
+        parts.append(f'  <rect class="c{place}" x="{at}" y="{height - 26}" width="12" height="12"/>\n')
+        parts.append(f'  <text class="small" x="{at + 18}" y="{height - 15}">{escape(name)}</text>\n')
+    return "".join([*parts, "</svg>\n"])
+
+
 def lines(
     title: str, subtitle: str, series: Mapping[str, Sequence[tuple[float, float]]], *, unit: str, height: int = 420
 ) -> str:

@@ -79,3 +79,23 @@ def test_numbers_are_short() -> None:
         "2.5 M",
         "9.27 T",
     ]
+
+
+def test_parts_of_the_way_of_a_row_are_drawn_and_listed() -> None:
+    parts = {"planning": (0.5, 0.1), "read": (-0.1, 1.0), "whole job": (0.2, 2.0)}
+    figures = [
+        {"case": "native scan, 10 keys", "metric": f"{part}, {process}", "value": value, "unit": "us/row"}
+        for part, values in parts.items()
+        for process, value in zip(("JVM", "Python"), values, strict=True)
+    ]
+    figures += [
+        {"case": "native scan, 10 keys", "metric": f"whole job, {name} in all", "value": value, "unit": "us/row"}
+        for name, value in {"JVM": 0.6, "Python": 3.1, "JVM: tasks": 0.25}.items()
+    ]
+    text, pictures = page([Measured("anatomy", "python -m bench anatomy", {}, {}, [figures])])
+    assert "| reading | -0.1 | 1 |" in text
+    assert "| **the whole job** | 0.6 | 3.1 |" in text
+    assert "| tasks | 0.25 |" in text
+    drawn = ET.fromstring(pictures["anatomy.svg"])  # noqa: S314 - our own text
+    labels = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "reading, native scan" in labels

@@ -11,8 +11,8 @@ TITLE = "The way of a row"
 _PROCESSES = ("JVM", "Python")
 _WHOLE = "whole job"
 _NOTE = (
-    "Processor time per row that each part adds to the plan before it. A part below zero is within the noise of the JVM's "
-    "compiler."
+    "Processor time per row that each part adds to the plan before it. A part below zero is within the noise of the "
+    "JVM's compiler."
 )
 _SHOWN = {
     "planning": "planning of the batch",

@@ -97,7 +97,7 @@ class Meter:
         return EpochMeasurements(
             subtasks=[value for value in own.values() if isinstance(value, SubtaskFigures)],
             read_seconds=[value for value in own.values() if isinstance(value, float)],
-            scanned=[value for value in own.values() if isinstance(value, tuple)],
+            scanned=tuple(value for value in own.values() if isinstance(value, tuple)),
         )
 
 

@@ -290,6 +290,31 @@ def test_the_position_is_not_told_before_a_pending_transaction_is_settled(broker
     assert position == SinkPosition(run=1, epoch=7)
 
 
+def test_a_transaction_that_a_killed_process_left_open_does_not_delay_the_start(
+    broker: Broker, store: ObjectStore
+) -> None:
+    name = broker.new_topic()
+    publish(store, kafka_sink(broker.servers, name), 1)
+    topic = Topic(KafkaCluster(broker.servers), name)
+    facts = topic.facts()
+    assert facts is not None
+    owner, committed = f"{JOB}/{SINK}", kafka_sink(broker.servers, name).peek()
+    assert committed is not None
+    producer = topic.cluster.producer(f"statebed.{name}.{owner}")  # its transaction stays open for five minutes
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    offsets = offsets_of(topic, facts, owner=owner, position=SinkPosition(run=1, epoch=committed.epoch + 1))
+    producer.send_offsets_to_transaction(offsets, topic.group_metadata(), 60)
+    sink = kafka_sink(broker.servers, name)
+    started = time.monotonic()
+    assert sink.peek() == committed
+    publish(store, sink, 1)
+    assert time.monotonic() - started < 240  # Kafka would give the transaction up after 300 seconds
+    position = sink.peek()
+    assert position is not None
+    assert position.run > 1
+
+
 def test_epochs_that_are_no_longer_retained_are_named(broker: Broker, store: ObjectStore) -> None:
     topic = broker.new_topic()
     publish(store, kafka_sink(broker.servers, topic), 1)

@@ -26,6 +26,12 @@ _RESERVED = frozenset({"transactional.id", "enable.idempotence", "group.id", "is
 _SERVERS = "bootstrap.servers"
 _RECONNECT = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 1_000}
 _REQUEST_SECONDS = 30.0
+_SETTLE_SECONDS = 5.0
+"""Time in which Kafka ends a transaction that was committed or aborted; mostly it takes milliseconds."""
+
+
+class _UnstableOffsetsError(Exception):
+    """The position is part of a transaction that nobody ends."""
 
 
 @dataclass(frozen=True)
@@ -169,15 +175,28 @@ class Topic:
         policy = config["cleanup.policy"].value if config else ""
         return TopicFacts(str(described.topic_id), len(described.partitions), policy)
 
-    def position(self, facts: TopicFacts | None) -> Position | None:
-        """Return the position, at epoch 0 if the topic was re-created since; None if there is none."""
+    def position(self, facts: TopicFacts | None, *, is_settled: bool = False) -> Position | None:
+        """Return the position, at epoch 0 if the topic was re-created since; None if there is none.
+
+        A transaction that has just been committed or aborted is waited for. One that a killed process left open is not,
+        unless `is_settled`: it stays open until the next producer of the sink begins, or Kafka gives it up after
+        minutes. The position is then that of the transaction before it.
+        """
         if facts is None:
             return None
         kafka = driver()
         request = kafka.ConsumerGroupTopicPartitions(self.group, [kafka.TopicPartition(self.name, 0)])
-        group_offsets = self._ask(
-            lambda admin: admin.list_consumer_group_offsets([request], require_stable=True)[self.group]
-        )
+
+        def offsets(*, stable: bool, seconds: float | None = None) -> Any:
+            return self._ask(
+                lambda admin: admin.list_consumer_group_offsets([request], require_stable=stable)[self.group],
+                unstable_seconds=seconds,
+            )
+
+        try:
+            group_offsets = offsets(stable=True, seconds=None if is_settled else _SETTLE_SECONDS)
+        except _UnstableOffsetsError:
+            group_offsets = offsets(stable=False)
         if group_offsets is None or group_offsets.topic_partitions[0].offset < 0:
             return None
         offset, metadata = group_offsets.topic_partitions[0].offset, group_offsets.topic_partitions[0].metadata
@@ -235,15 +254,31 @@ class Topic:
             self._admin = self.cluster.admin()
         return self._admin
 
-    def _ask(self, request: Callable[["AdminClient"], Any], *, missing_is_none: bool = True) -> Any:
-        """Send an administrative request; while the brokers are unreachable, repeat it until the timeout."""
+    def _ask(
+        self,
+        request: Callable[["AdminClient"], Any],
+        *,
+        missing_is_none: bool = True,
+        unstable_seconds: float | None = None,
+    ) -> Any:
+        """Send an administrative request; while the brokers are unreachable, repeat it until the timeout.
+
+        Raise _UnstableOffsetsError if offsets have been part of an open transaction for `unstable_seconds`.
+        """
         kafka = driver()
-        deadline = time.monotonic() + self.cluster.timeout_seconds
+        started = time.monotonic()
+        deadline = started + self.cluster.timeout_seconds
         while True:
             try:
                 return self._result(request(self._connected()), missing_is_none=missing_is_none)
             except (kafka.KafkaException, TimeoutError) as error:
                 cause: Any = error.args[0] if error.args else error
+                if (
+                    unstable_seconds is not None
+                    and time.monotonic() - started > unstable_seconds
+                    and _is_unstable(cause)
+                ):
+                    raise _UnstableOffsetsError from error
                 retriable = isinstance(error, TimeoutError) or cause.retriable() or is_connection_problem(cause)
                 if not retriable or time.monotonic() > deadline:
                     raise self.unavailable(cause) from error
@@ -264,6 +299,11 @@ class Topic:
             if partition.error is not None:
                 raise kafka.KafkaException(partition.error)
         return result
+
+
+def _is_unstable(error: Any) -> bool:
+    codes = driver().KafkaError
+    return isinstance(error, codes) and error.code() == codes.UNSTABLE_OFFSET_COMMIT
 
 
 def is_connection_problem(error: Any) -> bool:

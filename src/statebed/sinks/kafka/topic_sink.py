@@ -124,9 +124,9 @@ class KafkaTopicSink(BaseSink):
             f"results are kept in state; or continue as it is with write(..., partitions={facts.partitions})",
         )
 
-    def _held(self, facts: TopicFacts | None) -> SinkPosition | None:
-        """Return the position; raise InputError if the topic belongs to another sink."""
-        position = self._topic.position(facts)
+    def _held(self, facts: TopicFacts | None, *, is_settled: bool = False) -> SinkPosition | None:
+        """Return the position, see `Topic.position`; raise InputError if the topic belongs to another sink."""
+        position = self._topic.position(facts, is_settled=is_settled)
         if position is None:
             return None
         if position.owner != self._owner:
@@ -253,7 +253,7 @@ class KafkaTopicSink(BaseSink):
         self._check_run(run, self._held(facts))
         producer = self._topic.cluster.producer(self._transactional_id)
         producer.init_transactions(_REQUEST_SECONDS)
-        before = self._held(facts)
+        before = self._held(facts, is_settled=True)  # the new producer has ended what the old one left open
         self._check_run(run, before)
         group = self._topic.group_metadata()
         self._session = _Session(producer, group, facts, before or SinkPosition(run=run, epoch=0), time.monotonic())

@@ -31,7 +31,7 @@ _SETTLE_SECONDS = 5.0
 
 
 class _UnstableOffsetsError(Exception):
-    """The position is part of a transaction that nobody ends."""
+    """The position is part of a transaction that is still open."""
 
 
 @dataclass(frozen=True)

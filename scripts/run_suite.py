@@ -44,6 +44,8 @@ SMALL_BATCHES = " ".join(
         # The usual manager starts a process of the system for each file that it writes, and writes two of each.
         f"sql.streaming.checkpointFileManagerClass={FILE_MANAGER}",
         "sql.streaming.checkpoint.fileChecksum.enabled=false",
+        # Workers that are forked with statebed loaded; a local Spark that statebed starts has them, too.
+        "python.daemon.module=statebed.spark.worker_daemon",
     )
 )
 """Settings of Spark for many batches of few rows: its Java takes a quarter less processor time.

@@ -18,6 +18,8 @@ from statebed.java import use_java
 from statebed.spark.console_log import shorten_console_log
 
 MINIMUM_SPARK = (4, 1)
+WORKER_DAEMON = "statebed.spark.worker_daemon"
+"""Module of the daemon that starts Python workers."""
 _LOOPBACK = "127.0.0.1"
 _NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect does not allow"
 _BETWEEN = "\u0001"
@@ -46,6 +48,7 @@ def default_session(name: str) -> SparkSession:
         .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.python.daemon.module", WORKER_DAEMON)
         .getOrCreate()
     )
     if is_first:

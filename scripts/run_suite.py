@@ -45,7 +45,7 @@ SMALL_BATCHES = " ".join(
         f"sql.streaming.checkpointFileManagerClass={FILE_MANAGER}",
         "sql.streaming.checkpoint.fileChecksum.enabled=false",
         # Workers that are forked with statebed loaded; a local Spark that statebed starts has them, too.
-        "python.daemon.module=statebed.spark.worker_daemon",
+        "python.daemon.module=statebed.spark.epoch.worker_daemon",
     )
 )
 """Settings of Spark for many batches of few rows: its Java takes a quarter less processor time.

@@ -18,7 +18,7 @@ from statebed.java import use_java
 from statebed.spark.console_log import shorten_console_log
 
 MINIMUM_SPARK = (4, 1)
-WORKER_DAEMON = "statebed.spark.worker_daemon"
+WORKER_DAEMON = "statebed.spark.epoch.worker_daemon"
 """Module of the daemon that starts Python workers."""
 _LOOPBACK = "127.0.0.1"
 _NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect does not allow"

@@ -65,7 +65,9 @@ def test_workers_without_statebed_are_named_with_what_to_do(python: SparkSession
     if subprocess.run([BARE_PYTHON, "-c", "import statebed"], capture_output=True, check=False).returncode == 0:
         pytest.skip("the Python beneath this environment has statebed")
     python.sparkContext.pythonExec = BARE_PYTHON
-    with pytest.raises(ExecutorError, match="No module named") as caught:
+    with pytest.raises(
+        ExecutorError, match=r"No module named|cannot load statebed\.spark\.epoch\.worker_daemon"
+    ) as caught:
         probe_executors(python, LocalStore(tmp_path / "state"), settings=settings(tmp_path), job_id="rides")
     assert BARE_PYTHON in caught.value.what
     assert "statebed pack" in caught.value.fix

@@ -34,6 +34,7 @@ from statebed.logs import id_logger
 from statebed.spark.causes import cause_of
 from statebed.spark.plan.host_memory import Executor, executors_of
 from statebed.spark.probe import probe_task
+from statebed.spark.session import WORKER_DAEMON
 from statebed.state.memory.budget import available_memory
 from statebed.storage import ObjectStore
 from statebed.storage.probe import PROBE_FOLDER
@@ -170,7 +171,7 @@ def _run_tasks(context: SparkContext, wanted: dict[str, Any], *, tasks: int, tim
         context.cancelJobGroup(group)
         raise TimeoutError
     if failures:
-        raise _failed(failures[0]) from failures[0]
+        raise _failed(failures[0], str(context.pythonExec)) from failures[0]
     return answers
 
 
@@ -183,7 +184,7 @@ def _by_value() -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(probe_task)  # type: ignore[no-untyped-call]
 
 
-def _failed(error: BaseException) -> ExecutorError:
+def _failed(error: BaseException, python: str) -> ExecutorError:
     text = str(error)
     what, fix = cause_of(error), "see the executors' logs: a task that needs nothing but Python must run there"
     missing, lost = _NO_PROGRAM.search(text), _LOST.search(text)
@@ -192,6 +193,9 @@ def _failed(error: BaseException) -> ExecutorError:
     elif missing is not None:
         what = f"there is no program {missing[1]!r}"
         fix = f"set PYSPARK_PYTHON to a Python that every executor has, {_PACK}"
+    elif WORKER_DAEMON in text:
+        what = f"their Python, {python}, cannot load {WORKER_DAEMON}"
+        fix = f"install statebed in that Python, {_PACK}; or leave spark.python.daemon.module out"
     return ExecutorError(
         f"the executors cannot run Python tasks: {what}",
         where=f"executor {lost[2]} on {lost[1]}" if lost else "executors",

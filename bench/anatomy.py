@@ -30,6 +30,7 @@ from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.worker_resources import freeze_heap
 from statebed.spark.scan.native_scan import NativeScan, native_scan
 
 WAYS = ("Spark reads", "native scan")
@@ -228,7 +229,7 @@ def _steps(plan: JobPlan, part: str, scan: NativeScan | None) -> Callable[[DataF
         if scan is None:
             rows = batch
             if "route" in names:
-                rows = rows.mapInArrow(route, PIECES_SCHEMA)
+                rows = rows.mapInArrow(_Routed(route), PIECES_SCHEMA)
             elif "pipe" in names:
                 rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
         else:
@@ -246,6 +247,17 @@ def _steps(plan: JobPlan, part: str, scan: NativeScan | None) -> Callable[[DataF
 
 
 @dataclass(frozen=True)
+class _Routed:
+    """Function of a task: routes rows."""
+
+    route: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from self.route(batches)
+        freeze_heap()
+
+
+@dataclass(frozen=True)
 class _Scanned:
     """Function of a task: scans files, and passes the rows on."""
 
@@ -253,7 +265,8 @@ class _Scanned:
     behind: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.behind(self.function.rows(numbers, [0] * len(self.function.programs)))
+        yield from self.behind(self.function.rows(numbers, [0] * len(self.function.programs)))
+        freeze_heap()
 
 
 def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -261,6 +274,7 @@ def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         del batch
     yield from ()
+    freeze_heap()  # as a subtask does; otherwise PySpark's garbage collection after each task would be most of its time
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ _SHOWN = {
     "route": "hash, split, encode, pipe back",
     "shuffle": "shuffle",
     "second pipe": "pipe to the subtask",
-    _WHOLE: "state, checkpoint, output, commit",
+    _WHOLE: "state, output, commit",
 }
 
 

@@ -51,12 +51,13 @@ class StartedQuery:
     @property
     def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
         """Spark's report of the newest batch; `last_progress` also has watermarks, state and phases."""
-        return self._query.spark_query.lastProgress
+        report = self._query.spark_query.lastProgress
+        return None if report is None else self._with_scanned_rows(report)
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802 - Spark's name
         """Spark's reports of the newest batches."""
-        return list(self._query.spark_query.recentProgress)
+        return [self._with_scanned_rows(report) for report in self._query.spark_query.recentProgress]
 
     def exception(self) -> BaseException | None:
         """Return the error of the query, or None."""
@@ -96,6 +97,19 @@ class StartedQuery:
 
     def _repr_html_(self) -> str:
         return self._query._repr_html_()
+
+    def _with_scanned_rows(self, report: Any) -> Any:
+        """Add the rows that tasks have read without Spark, which it does not count."""
+        summaries = (epoch for epoch in self._query.recent_progress if epoch.batch_id == report["batchId"])
+        rows = next((epoch.scanned_rows for epoch in summaries), ())
+        if rows:
+            seconds = report["batchDuration"] / 1_000
+            report["numInputRows"] = sum(rows)
+            report["processedRowsPerSecond"] = sum(rows) / seconds if seconds else 0.0
+            if len(report["sources"]) == len(rows):
+                for source, count in zip(report["sources"], rows, strict=True):
+                    source["numInputRows"] = count
+        return report
 
     def _remove_temporary(self) -> None:
         if self._temporary is not None:

@@ -9,6 +9,7 @@ one line.
 
 import functools
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -142,6 +143,16 @@ class StreamWriter:
         place = path or sink_options.pop("path", None)
         self._show(sink_options)
         state, temporary = self._state(sink_options.pop("checkpointLocation", None))
+        try:
+            return self._started(state, temporary, place, sink_options)
+        except BaseException:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _started(
+        self, state: str | None, temporary: str | None, place: str | None, sink_options: dict[str, Any]
+    ) -> StartedQuery:
         job = QueryJob(self._name or "query", **{"state": state, **self._job})
         is_update = self._mode == "update" and (self._function is not None or self._format not in KINDS)
         whole = self._mode == "complete" and self._function is not None

@@ -82,3 +82,33 @@ def test_what_is_missing_is_named(lines: DataFrame, counts: DataFrame) -> None:
     pivoted = lines.groupBy().pivot("value", ["a", "b"]).count()
     with pytest.raises(sb.InputError, match=r"pivot\(\) groups twice(.|\n)*count_if"):
         sb.write_stream(pivoted).outputMode("complete").format("console").start()
+
+
+def test_rows_that_tasks_read_themselves_are_in_sparks_reports(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(30).selectExpr("id % 3 AS k").write.parquet(str(tmp_path / "in"))
+    counts = spark.readStream.schema("k bigint").parquet(str(tmp_path / "in")).groupBy("k").count()
+    query = sb.write_stream(counts).format("noop").outputMode("update").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(sum(epoch.scanned_rows) for epoch in query.recent_progress) == 30
+    assert sum(report["numInputRows"] for report in query.recentProgress) == 30
+    assert [source["numInputRows"] for source in query.recentProgress[0]["sources"]] == [30]
+
+
+def test_a_query_that_is_refused_leaves_no_temporary_folder(
+    counts: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(sb.InputError):
+        sb.write_stream(counts).format("console").outputMode("append").start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_appended_to_a_table_of_the_catalog(spark: SparkSession, lines: DataFrame, tmp_path: Path) -> None:
+    upper = lines.select(F.upper("value").alias("value"))
+    spark.sql(f"CREATE TABLE shouted (value string) USING parquet LOCATION '{tmp_path / 'table'}'")
+    try:
+        writer = sb.write_stream(upper).option("checkpointLocation", str(tmp_path / "state"))
+        writer.trigger(availableNow=True).toTable("shouted").awaitTermination()
+        assert sorted(row["value"] for row in spark.table("shouted").collect()) == ["A B", "A B A", "C B A"]
+    finally:
+        spark.sql("DROP TABLE shouted")

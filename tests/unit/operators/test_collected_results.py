@@ -15,6 +15,7 @@ import statebed as sb
 from statebed import testing
 from statebed.aggregates import functions as f
 from statebed.errors import ResultTooLargeError
+from statebed.operators import external_sort
 from statebed.operators.updating import aggregate, collected_results
 from statebed.state import KeyedView
 from statebed.state.tiers import spooled_values
@@ -63,8 +64,8 @@ def test_p6_results_have_the_same_bytes_whatever_fits_into_memory(
     outputs = []
     for chunk_bytes, fan_in in ((1 << 20, 64), (300, 2)):
         monkeypatch.setattr(KeyedView, "chunk_bytes", chunk_bytes)
-        monkeypatch.setattr(collected_results, "FAN_IN", fan_in)
-        monkeypatch.setattr(collected_results, "LEAST_PAGE_ROWS", 2)
+        monkeypatch.setattr(external_sort, "FAN_IN", fan_in)
+        monkeypatch.setattr(external_sort, "LEAST_PAGE_ROWS", 2)
         draw = random.Random(3)
         with testing.run(flow_of(changelog=changelog), memory=8 << 20) as run:
             for _ in range(3):

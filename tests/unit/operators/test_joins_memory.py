@@ -14,10 +14,10 @@ from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import Input
 from statebed.operators.changelog import consolidated
+from statebed.operators.external_sort import merged_pages
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
-from statebed.operators.joins.pairs import in_output_order, output_order
+from statebed.operators.joins.pairs import output_order
 from statebed.operators.joins.sorted_results import SortedResults
-from statebed.operators.merged_runs import merged_pages
 from statebed.operators.operator import MAIN, Operator
 from statebed.operators.window_definition import Window, WindowShape
 
@@ -178,6 +178,10 @@ def test_p6_the_output_has_the_same_bytes_whatever_fits_into_memory(operator: Op
         driver.close()
 
 
+def in_order(rows: pa.Table) -> pa.Table:
+    return rows.take(from_numpy(output_order(rows, ["k"]), pa.int64()))
+
+
 @pytest.mark.parametrize("times", [1, 3, 1 << 40], ids=["one time", "few times", "many times"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
 def test_merged_runs_are_in_the_order_of_all_their_rows(times: int, overlap: bool) -> None:
@@ -191,8 +195,8 @@ def test_merged_runs_are_in_the_order_of_all_their_rows(times: int, overlap: boo
             "_time": from_numpy(chance.integers(0, times, count), TIMESTAMP),
         }
     )
-    whole = in_output_order(rows, ["k"])
+    whole = in_order(rows)
     pieces = [(rows if overlap else whole).slice(first, count // runs) for first in range(0, count, count // runs)]
-    ordered = [in_output_order(piece, ["k"]) for piece in reversed(pieces)]
+    ordered = [in_order(piece) for piece in reversed(pieces)]
     merged = merged_pages(ordered, lambda page: output_order(page, ["k"]), page_rows=37)
     assert pa.concat_tables(merged).equals(whole)

@@ -156,17 +156,10 @@ def shifted(numbers: Integers, by: int) -> Integers:
     return np.where(numbers < room, _LEAST, np.maximum(numbers, room) + np.int64(max(by, _LEAST)))
 
 
-def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Sort rows by event time, then by the hash of their key, then by all columns, so that the order of arrival does
-    not matter.
-    """
-    if rows.num_rows <= 1:
-        return rows
-    return rows.take(from_numpy(output_order(rows, keys), pa.int64()))
-
-
 def output_order(rows: pa.Table, keys: Sequence[str]) -> Integers:
-    """Return the positions of the rows in the order of `in_output_order`."""
+    """Return the positions of rows sorted by event time, then by the hash of their key, then by all columns, so that
+    the order of arrival does not matter.
+    """
     times = int64_values(rows[TIME])
     order = np.argsort(times)
     runs = np.cumsum(changes([times], order), dtype=np.int64)

@@ -7,7 +7,6 @@ the new result, which are mapped. So results of any size take the memory of a ch
 depend on how its entries were cut into chunks.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,17 +22,13 @@ from statebed.arrays.columns import boolean_array, from_numpy, int64_values, one
 from statebed.arrays.grouping import Flags, Integers
 from statebed.arrays.key_hash import normalise_key
 from statebed.arrays.sort_order import total_order
+from statebed.operators.external_sort import ExternalSort
 from statebed.operators.keyed_rows import taken
-from statebed.operators.merged_runs import merged_pages
 from statebed.operators.updating.entry_results import Entries
 from statebed.state import KeyedView
-from statebed.state.tiers.spooled_rows import SpooledRows
 from statebed.state.tiers.spooled_values import SpooledValues
 
-FAN_IN = 64
-LEAST_PAGE_ROWS = 256
 _COPIES = 5
-"""Memory that sorting a chunk takes, in sizes of the chunk: the rows, numbers that order them, and the sorted rows."""
 _OWNER, _COUNT = "owner", "count"
 """Columns besides those of the entry: the group, if there are several, and the count, doubled, plus 1 for a change."""
 
@@ -73,45 +68,30 @@ class SortedEntries:
         self._names = [column.name for column in columns]
         numbers = [_COUNT] if groups == 1 else [_COUNT, _OWNER]
         self._schema = pa.schema([*columns, *(pa.field(name, pa.int64()) for name in numbers)])
-        self._view = view
-        self._charge = view.reservation()
-        self._held: list[pa.Table] = []
-        self._held_bytes = 0
-        self._runs: SpooledRows | None = None
-        self._run_rows: list[int] = []
+        self._sort = ExternalSort(self._schema, self._order, view, copies=_COPIES)
 
     def __enter__(self) -> Self:
+        self._sort.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._charge.release()
-        if self._runs is not None:
-            self._runs.close()
+        self._sort.__exit__(kind, error, at)
 
     def add(self, entries: Entries, *, change: bool) -> None:
-        """Add stored entries, or `change` to their counts; a full chunk goes to the file."""
-        count = len(entries.owners)
+        """Add stored entries, or changes to their counts."""
         numbers = {_COUNT: 2 * entries.counts + int(change), _OWNER: entries.owners}
         columns = [from_numpy(numbers[name], pa.int64()) for name in self._schema.names if name in numbers]
-        rows = pa.Table.from_arrays([*entries.columns, *columns], schema=self._schema)
-        at_once = max(1, count * self._view.chunk_bytes // max(rows.nbytes, 1))
-        for first in range(0, count, at_once):
-            part = rows.slice(first, at_once)
-            self._held.append(part)
-            self._held_bytes += part.nbytes
-            self._charge.resize(_COPIES * self._held_bytes)
-            if self._held_bytes >= self._view.chunk_bytes:
-                self._write_run()
+        self._sort.add(pa.Table.from_arrays([*entries.columns, *columns], schema=self._schema))
 
     @property
     def fits(self) -> bool:
         """Whether all entries are in memory."""
-        return self._runs is None
+        return self._sort.fits
 
     def pages(self) -> Iterator[CountedEntries]:
         """Yield all entries in order; in one page if they are in memory."""
         held: pa.Table | None = None
-        for page in self._sorted_pages():
+        for page in self._sort.pages():
             rows = page
             if held is not None and (_is_change(held, -1) or _is_change(page, 0)):
                 # The first row may be equal to the last one before it.
@@ -125,47 +105,8 @@ class SortedEntries:
 
     def whole(self) -> CountedEntries:
         """Return all entries, which are in memory."""
-        (rows,) = self._sorted_pages()
+        (rows,) = self._sort.pages()
         return self._counted(rows)
-
-    def _sorted_pages(self) -> Iterator[pa.Table]:
-        if self._runs is None:
-            yield self._sorted_chunk()
-            return
-        if self._held:
-            self._write_run()
-        while len(self._run_rows) > FAN_IN:
-            rows = self._runs.table()
-            self._runs, lengths, self._run_rows = self._view.spooled(self._schema), self._run_rows, []
-            for merged, length in self._merged(rows, lengths):
-                for page in merged:
-                    self._runs.append(page)
-                self._run_rows.append(length)
-        rows, self._runs = self._runs.table(), None
-        for merged, _ in self._merged(rows, self._run_rows):
-            yield from merged
-
-    def _merged(self, rows: pa.Table, lengths: Sequence[int]) -> Iterator[tuple[Iterator[pa.Table], int]]:
-        """Yield the pages of each `FAN_IN` neighbouring runs, merged, and the number of their rows."""
-        ends = list(itertools.accumulate(lengths))
-        runs = [rows.slice(end - length, length) for length, end in zip(lengths, ends, strict=True)]
-        fan_in = min(FAN_IN, len(runs))
-        page_rows = max(self._view.chunk_bytes * rows.num_rows // max(rows.nbytes, 1) // fan_in, LEAST_PAGE_ROWS)
-        for first in range(0, len(runs), FAN_IN):
-            merging = runs[first : first + FAN_IN]
-            yield merged_pages(merging, self._order, page_rows=page_rows), sum(lengths[first : first + FAN_IN])
-
-    def _write_run(self) -> None:
-        rows = self._sorted_chunk()
-        if self._runs is None:
-            self._runs = self._view.spooled(self._schema)
-        self._runs.append(rows)
-        self._run_rows.append(rows.num_rows)
-
-    def _sorted_chunk(self) -> pa.Table:
-        rows = pa.concat_tables([self._schema.empty_table(), *self._held]).combine_chunks()
-        self._held, self._held_bytes = [], 0
-        return taken(rows, self._order(rows))
 
     def _order(self, rows: pa.Table) -> Integers:
         return total_order(self._owners(rows), [one_chunk(rows[name]) for name in self._names])[0]

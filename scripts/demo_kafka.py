@@ -42,8 +42,9 @@ DRIVERS = 50
 FAULTS = ("driver", "worker", "broker")
 EXECUTOR = "executor"
 RIDE = "driver string, cents bigint, at bigint, number bigint"
-STEP_SECONDS = 120.0
-"""How long the job may take to commit two epochs, or to end."""
+STEP_SECONDS = 300.0
+"""How long the job may take to start and commit two epochs, or to end: most of it starts Java and imports packages, six
+processes at once on a `local-cluster`. On two busy cores that takes minutes."""
 
 
 class Rides(threading.Thread):
@@ -172,6 +173,15 @@ def newest_epoch(state: Path) -> int:
     return max((int(record.parent.name) for record in records), default=0)
 
 
+def kill_process(job: Child, fault: str) -> None:
+    """Kill a Python worker or an executor; wait until there is one, so that every fault happens."""
+    deadline = time.monotonic() + STEP_SECONDS
+    while not (kill_executor(job) if fault == EXECUTOR else kill_worker(job)):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the job has no {fault} to kill")
+        time.sleep(0.05)
+
+
 def kill_worker(job: Child) -> bool:
     """Kill a Python worker of Spark; return whether there was one."""
     daemons = {pid for pid in job.members() if b"pyspark.daemon" in _text(pid, "cmdline")}
@@ -228,8 +238,8 @@ def soak(folder: Path, faults: Sequence[str], *, per_second: int = 500, lake: bo
                         broker.kill()
                         broker.start()
                     else:
-                        done = kill_executor(job) if fault == EXECUTOR else kill_worker(job)
-                        tell(f"kill: {fault}, at epoch {newest_epoch(state)}: {done}")
+                        tell(f"kill: {fault}, at epoch {newest_epoch(state)}")
+                        kill_process(job, fault)
                     wait_for_epochs(state, job, log)
         rides.stop()
         tell(f"{sum(rides.trips.values())} rides sent; reading the rest")

@@ -63,8 +63,8 @@ clean:  ## remove the environment, caches and demo state
 
 $(DOCS_STAMP): $(STAMP)
 	@rm -rf $(DOCS_VENV)
-	$(BIN)/python -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/python -m pip install -q --require-hashes -r requirements/build.txt
+	$(BIN)/python -m venv --without-pip $(DOCS_VENV)
+	$(BIN)/python -m pip --python $(DOCS_VENV)/bin/python install -q --require-hashes -r requirements/build.txt
 	$(DOCS_VENV)/bin/python -m pip install -q --no-build-isolation --require-hashes -r requirements/docs.txt
 	touch $@
 

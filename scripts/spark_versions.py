@@ -101,9 +101,11 @@ def environment(minor: str) -> Path:
     python = folder / "bin" / "python"
     if not stamp.exists():
         print(f"statebed: making {folder.name} (one to three minutes)", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        # Debian's Python may lack the part that puts pip into a new environment; this environment's own pip can do that.
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        bootstrap = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
+        subprocess.run([*bootstrap, "--require-hashes", "-r", str(BUILD)], check=True)
         install = [str(python), "-m", "pip", "install", "-q"]
-        subprocess.run([*install, "--require-hashes", "-r", str(BUILD)], check=True)
         requirements = folder / "requirements.txt"
         requirements.write_text(locked, encoding="utf-8")
         install += ["--no-build-isolation"]

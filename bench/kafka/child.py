@@ -1,6 +1,7 @@
 """The process of one side: starts Spark, warms up on a small topic, then processes one batch at each signal.
 
-Arguments: the name of the side, rows per batch and batches of the case, the broker's address, and a folder of its own.
+Arguments: the name of the side, rows per batch and batches of the case, the broker's address, a folder of its own, and
+the jars of Spark's Kafka connector.
 Input topics are `small` and `in`, output topics `small-SIDE` and `out-SIDE`.
 """
 
@@ -18,7 +19,6 @@ import statebed as sb
 from bench.kafka.cases import PARTITIONS, SCHEMA, SMALL_ROWS, Side
 from bench.spark.gate import Gate
 from bench.spark.ours import MEMORY
-from scripts.kafka_broker import class_path
 from statebed.java import use_java
 
 HEAP = "3g"
@@ -30,7 +30,7 @@ def main() -> None:
     gate = Gate()
     side, batch_rows, batches = Side[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])
     servers, own = sys.argv[4], Path(sys.argv[5])
-    session = _session(side, own)
+    session = _session(side, own, jars=sys.argv[6])
     run = _run_theirs if side in {Side.ROCKSDB, Side.HDFS} else _run_ours
     run(session, side, _Trip(servers, "small", f"small-{side.name}", SMALL_ROWS, own / "small"), gate.stop_here)
     if run is _run_ours:
@@ -113,14 +113,14 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _session(side: Side, own: Path) -> SparkSession:
+def _session(side: Side, own: Path, *, jars: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     use_java()
     builder: Any = SparkSession.builder
     builder = builder.master("local[2]").appName(f"bench {side.value}")
     settings = {
-        "spark.jars": class_path("kafka-source", separator=","),
+        "spark.jars": jars,
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

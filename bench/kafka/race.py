@@ -15,7 +15,7 @@ from bench.kafka.cases import BASELINES, SMALL_BATCHES, SMALL_ROWS, Case, Side, 
 from bench.report import Report, faster, smaller
 from bench.spark.racer import Racer
 from bench.spark.watch import MemoryWatch
-from scripts.kafka_broker import KafkaBroker
+from scripts.kafka_broker import KafkaBroker, class_path
 
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
@@ -36,6 +36,7 @@ def measure(case: Case, report: Report, sides: tuple[Side, ...] = tuple(Side)) -
     """Measure one case, all sides in turns."""
     folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
     broker = KafkaBroker(folder)
+    jars = class_path("kafka-source", separator=",")  # from the user's cache; a side has an empty one
     racers: dict[Side, Racer[Side]] = {}
     watch = MemoryWatch()
     watch.start()
@@ -49,7 +50,7 @@ def measure(case: Case, report: Report, sides: tuple[Side, ...] = tuple(Side)) -
         for side in sides:
             own = folder / side.name
             program = ["bench.kafka.child", side.name, str(case.batch_rows), str(case.batches), broker.servers]
-            racers[side] = Racer.start(side, [*program, str(own)], own)
+            racers[side] = Racer.start(side, [*program, str(own), jars], own)
         for racer in racers.values():
             racer.await_ready()
         in_turns = list(racers.values())

@@ -101,7 +101,7 @@ def environment(minor: str) -> Path:
     python = folder / "bin" / "python"
     if not stamp.exists():
         print(f"statebed: making {folder.name} (one to three minutes)", flush=True)
-        # Debian's Python may lack the part that puts pip into a new environment; this environment's own pip can do that.
+        # Debian's Python may lack the part that puts pip into a new environment; the pip that is here can do that.
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
         bootstrap = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
         subprocess.run([*bootstrap, "--require-hashes", "-r", str(BUILD)], check=True)

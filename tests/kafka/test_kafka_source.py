@@ -15,6 +15,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.errors import InputError, ReplayError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.sources import sources_of
+from statebed.spark.plan.kafka_frame import MALFORMED, KafkaRequest, MalformedPolicy, Values, kafka_frame
 from statebed.storage import ScopedStore, get_storage_provider
 
 SCHEMA = "driver string, fare bigint, ts timestamp"
@@ -128,6 +129,29 @@ def test_a_malformed_message_stops_the_job_by_default_and_is_named(world: World)
         world.run(world.job())
     assert f"topic {world.topic}, partition 1, offset 1" in str(caught.value)
     assert "malformed='dead_letters'" in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", MalformedPolicy)
+def test_a_message_is_decoded_once_though_malformed_ones_are_filtered(
+    spark: SparkSession, policy: MalformedPolicy
+) -> None:
+    request = KafkaRequest(
+        topics=("rides",),
+        servers="127.0.0.1:9",  # never asked: the query is only planned
+        values=Values.JSON,
+        schema=SCHEMA,
+        metadata=(),
+        starting="earliest",
+        malformed=policy,
+        avro_header=False,
+        options={},
+        where="test",
+    )
+    messages, columns = kafka_frame(spark, request)
+    rows: Any = messages.where(f"{MALFORMED} is null").select(*columns)
+    optimizer: Any = spark._jsparkSession.sessionState().optimizer()  # a streaming plan is not optimized until it runs
+    plan = optimizer.execute(rows._jdf.queryExecution().analyzed()).toString()
+    assert plan.count("from_json(") == 1, plan
 
 
 def test_a_topic_that_lost_messages_is_refused_until_a_choice_is_made(world: World) -> None:

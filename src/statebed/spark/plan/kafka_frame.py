@@ -121,7 +121,9 @@ def kafka_frame(session: SparkSession, request: KafkaRequest) -> tuple[DataFrame
         kept = raw.select(*columns)
         return kept.withColumn(MALFORMED, F.lit(None).cast("string")), columns
     decoded, reason = _decoded(raw, request)
-    rows = raw.select("*", decoded.alias(_DECODED))
+    # A condition on a column is moved below the projection that computes it, where it computes the column again: each
+    # message would be decoded three times. No condition is moved below a generator. The array has one element.
+    rows = raw.select("*", F.explode_outer(F.array(decoded)).alias(_DECODED))
     fields = _fields(rows.schema[_DECODED].dataType, request.values)
     names = [*fields, *request.metadata]
     check_distinct_names(names, where=request.where)

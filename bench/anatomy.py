@@ -28,10 +28,12 @@ from bench.spark.inputs import COLUMNS, write_inputs
 from bench.spark.watch import ProcessorClock
 from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
+from statebed.spark.epoch.exchange import placed, reading
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK, Piece
+from statebed.spark.plan.routing import RouteFunction
 from statebed.spark.plan.worker_resources import freeze_heap
-from statebed.spark.scan.native_scan import NativeScan, native_scan
+from statebed.spark.scan.native_scan import NativeScan, ScanFunction, native_scan
 
 WAYS = ("Spark reads", "native scan")
 PARTS = ("planning", "read", "pipe", "route", "shuffle", "second pipe", "whole job")
@@ -205,55 +207,67 @@ def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: 
         return
     plan = job._plan()  # noqa: SLF001 - the plan of a job is not public, and the parts are made of it
     scan = native_scan(plan) if native else None
-    steps = _steps(plan, part, scan)
+    steps = _spark_steps(plan, part) if scan is None else _native_steps(plan, part, scan)
 
     def on_batch(batch: DataFrame, _batch_id: int) -> None:
-        result = steps(batch)
-        if result is not None:
-            result.write.format("noop").mode("overwrite").save()
+        steps(batch)
         probe.batch_ended()
 
     writer = plan.prepared.writeStream.foreachBatch(on_batch).option("checkpointLocation", str(own / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def _steps(plan: JobPlan, part: str, scan: NativeScan | None) -> Callable[[DataFrame], DataFrame | None]:
-    """Return the plan of a batch up to a part; None to do nothing with the batch."""
-    order = (PARTS if scan is None else NATIVE_PARTS).index(part)
-    names = (PARTS if scan is None else NATIVE_PARTS)[: order + 1]
+def _spark_steps(plan: JobPlan, part: str) -> Callable[[DataFrame], None]:
+    """Return what is done with a batch that Spark reads, up to a part."""
+    names = PARTS[: PARTS.index(part) + 1]
 
-    def build(batch: DataFrame) -> DataFrame | None:
+    def run(rows: DataFrame) -> None:
         if part == "planning":
-            return None
-        route = routing(plan, None)
-        if scan is None:
-            rows = batch
-            if "route" in names:
-                rows = rows.mapInArrow(_Routed(route), PIECES_SCHEMA)
-            elif "pipe" in names:
-                rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
-        else:
-            query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-            function = scan.of_batch(plan.prepared.sparkSession, str(query_id))
-            assert function is not None
-            numbers = batch.sparkSession.range(0, len(function.tasks), 1, len(function.tasks))
-            behind = route if "route" in names else _drained
-            rows = numbers.mapInArrow(_Scanned(function, behind), PIECES_SCHEMA)
+            return
+        if "route" in names:
+            rows = rows.mapInArrow(_Routed(routing(plan, None)), PIECES_SCHEMA)
+        elif "pipe" in names:
+            rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
         if "shuffle" in names:
             rows = rows.repartitionById(plan.parallelism, F.col(SUBTASK))
-        return rows.mapInArrow(_drained, PIECES_SCHEMA) if "second pipe" in names else rows
+        if "second pipe" in names:
+            rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
+        rows.write.format("noop").mode("overwrite").save()
 
-    return build
+    return run
+
+
+def _native_steps(plan: JobPlan, part: str, scan: NativeScan) -> Callable[[DataFrame], None]:
+    """Return what is done with a batch whose files are scanned, up to a part."""
+    names = NATIVE_PARTS[: NATIVE_PARTS.index(part) + 1]
+
+    def run(batch: DataFrame) -> None:
+        if part == "planning":
+            return
+        context = batch.sparkSession.sparkContext
+        function = scan.of_batch(plan.prepared.sparkSession, str(context.getLocalProperty("sql.streaming.queryId")))
+        assert function is not None
+        read = _Scanned(function, routing(plan, None) if "route" in names else _drained)
+        rdd = reading(context, read, tasks=len(function.tasks))
+        if "shuffle" in names:
+            rdd = placed(rdd, plan.parallelism)
+        if "second pipe" in names:
+            rdd.foreach(_do_nothing)
+        else:
+            rdd._jrdd.count()  # noqa: SLF001 - in the JVM, so that nothing else is added
+
+    return run
 
 
 @dataclass(frozen=True)
 class _Routed:
     """Function of a task: routes rows."""
 
-    route: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    route: RouteFunction
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from self.route(batches)
+        for piece in self.route(batches):
+            yield piece.row()
         freeze_heap()
 
 
@@ -261,20 +275,24 @@ class _Routed:
 class _Scanned:
     """Function of a task: scans files, and passes the rows on."""
 
-    function: Any
-    behind: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    function: ScanFunction
+    behind: Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
 
-    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from self.behind(self.function.rows(numbers, [0] * len(self.function.programs)))
+    def __call__(self, number: int) -> Iterator[Piece]:
+        yield from self.behind(self.function.rows(number, [0] * len(self.function.programs)))
         freeze_heap()
 
 
-def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     """Take all rows, and return none."""
     for batch in batches:
         del batch
     yield from ()
     freeze_heap()  # as a subtask does; otherwise PySpark's garbage collection after each task would be most of its time
+
+
+def _do_nothing(piece: Piece) -> None:
+    del piece
 
 
 if __name__ == "__main__":

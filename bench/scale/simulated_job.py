@@ -29,7 +29,7 @@ from statebed.format.ranges import subtask_of
 from statebed.operators.operator import Clock
 from statebed.spark.compaction.rounds import CompactionOptions, CompactionRounds
 from statebed.spark.epoch.reports import accepted, new_entry
-from statebed.spark.plan.pieces import BRANCH, PAYLOAD, REPORT
+from statebed.spark.plan.pieces import REPORT, Piece
 from statebed.state import MemoryController, Tiers
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.files import BASE
@@ -220,8 +220,8 @@ class SimulatedJob:
 
     def _commit(self, payloads: Sequence[bytes], late: int | None) -> Sequence[SubtaskReport]:
         operator, shape = self.operator, self.shape
-        rows = [{BRANCH: REPORT, PAYLOAD: payload} for payload in payloads]
-        taken = accepted(rows, operators={operator.operator_id: shape.operator}, parallelism=shape.subtasks)
+        pieces = [Piece(index, REPORT, payload) for index, payload in enumerate(payloads)]
+        taken = accepted(pieces, operators={operator.operator_id: shape.operator}, parallelism=shape.subtasks)
         reports = taken.reports[operator.operator_id]
         clock = Clock(late, self._mark, self._now_us)
         entry = new_entry(operator, reports, clock, origins=[["rows"]], parallelism=shape.subtasks)

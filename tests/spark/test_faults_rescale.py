@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import TaskContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import statebed as sb
@@ -20,6 +20,7 @@ from statebed.checkpoint.references import References
 from statebed.format import names, segment_writer
 from statebed.spark.epoch import epoch_levels as stages_module
 from statebed.spark.epoch.level_task import StageFunction
+from statebed.spark.plan.pieces import Piece
 from statebed.storage import LocalStore, ScopedStore, get_storage_provider
 
 KEYS = 40_000
@@ -30,10 +31,8 @@ ROW_GROUP_ROWS = 1 << 10
 class CountingStage(StageFunction):
     """Writes down how many bytes of data files its subtask read."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def of_pieces(self, index: int, arrivals: Iterator[Piece]) -> Iterator[Piece]:
         segment_writer.ROW_GROUP_ROWS = ROW_GROUP_ROWS
-        context = TaskContext.get()
-        assert context is not None
         whole, part = LocalStore.get, LocalStore.get_range
         read = 0
         own = names.epoch_folder(self.works[0].task.epoch)
@@ -48,11 +47,11 @@ class CountingStage(StageFunction):
             mock.patch.object(LocalStore, "get", lambda store, path: counted(path, whole(store, path))),
             mock.patch.object(LocalStore, "get_range", lambda store, path, *at: counted(path, part(store, path, *at))),
         ):
-            yield from super().__call__(batches)
+            yield from super().of_pieces(index, arrivals)
         folder = Path(self.state_url).parent / "reads"
         folder.mkdir(exist_ok=True)
         count = {"epoch": self.works[0].task.epoch, "read": read}
-        (folder / f"{count['epoch']}-{context.partitionId()}.json").write_text(json.dumps(count))
+        (folder / f"{count['epoch']}-{index}.json").write_text(json.dumps(count))
 
 
 @pytest.fixture

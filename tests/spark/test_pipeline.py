@@ -24,6 +24,7 @@ from statebed.metrics.job_metrics import job_metrics
 from statebed.metrics.samples import Sample
 from statebed.spark.epoch import epoch_levels as stages_module
 from statebed.spark.epoch.level_task import LevelOperator, StageFunction
+from statebed.spark.plan.pieces import Piece
 from statebed.spark.plan.source_plan import stays_in_place
 from statebed.storage import ScopedStore, get_storage_provider
 
@@ -191,8 +192,8 @@ def test_a_drain_closes_every_window_and_later_rows_of_them_are_late(rides: Any,
 class FailsOnce(StageFunction):
     """Does all its work, then fails the task the first time."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done = list(super().__call__(batches))
+    def of_pieces(self, index: int, arrivals: Iterator[Piece]) -> Iterator[Piece]:
+        done = list(super().of_pieces(index, arrivals))
         flag = Path(self.state_url).parent / "failed"
         if self.works[0].task.epoch == 3 and not flag.exists():
             flag.touch()
@@ -203,16 +204,16 @@ class FailsOnce(StageFunction):
 class AlwaysFails(StageFunction):
     """Fails as a store does that cannot be reached."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def of_pieces(self, index: int, arrivals: Iterator[Piece]) -> Iterator[Piece]:
         if self.works[0].task.epoch == 3:
             raise StoreUnavailableError("the store is away")
-        yield from super().__call__(batches)
+        yield from super().of_pieces(index, arrivals)
 
 
 class Refuses(StageFunction):
     """Raises what no repetition can mend."""
 
-    def _subtask(self, work: LevelOperator, index: int, rows: Any) -> Iterator[pa.RecordBatch]:
+    def _subtask(self, work: LevelOperator, index: int, rows: Any) -> Iterator[Piece]:
         raise InputError("this cannot be", where="subtask", fix="do something else")
 
 

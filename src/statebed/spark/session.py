@@ -4,7 +4,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -23,6 +23,12 @@ WORKER_DAEMON = "statebed.spark.epoch.worker_daemon"
 _LOOPBACK = "127.0.0.1"
 _NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect does not allow"
 _BETWEEN = "\u0001"
+_PLAIN_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
 
 
 def default_session(name: str) -> SparkSession:
@@ -85,6 +91,23 @@ def plan_once(session: SparkSession, *, partitions: int) -> None:
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+
+
+@contextlib.contextmanager
+def short_lived_checkpoint(session: SparkSession) -> Iterator[None]:
+    """Let queries that start in the body write their checkpoint folders as plain local files.
+
+    The folder of a query is derived from the record and read by no later run. Spark's usual manager would start a
+    process of the operating system for every file, and write a checksum file beside it. Settings of the user remain.
+    """
+    added = _PLAIN_FILES.keys() - configuration(session).keys()
+    for name in added:
+        session.conf.set(name, _PLAIN_FILES[name])
+    try:
+        yield
+    finally:
+        for name in added:
+            session.conf.unset(name)
 
 
 def check_version(version: str = spark_version) -> None:

@@ -1,21 +1,67 @@
-"""Pieces that are not for a level leave it as its own do."""
+"""Pieces on their way: in rows of a DataFrame, in frames of an exchange, and past a level that is not theirs."""
+
+import io
+import struct
 
 import pyarrow as pa
 import pytest
+from pyspark.serializers import SpecialLengths
 
+from statebed.errors import SubtaskError
+from statebed.spark.epoch.exchange import PieceFrames
 from statebed.spark.epoch.level_task import _arrivals
-from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, pieces
+from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, Piece, pieces, pieces_of
+
+ROWS = pa.table({"k": ["a", "b"]})
+
+
+def sent() -> list[Piece]:
+    (rows,) = pieces(ROWS, 4, 1)
+    return [rows, Piece(1, 5, b"later"), Piece(1, REPORT, b"report")]
+
+
+def plain(some: list[Piece]) -> list[tuple[int, int, bytes]]:
+    return [(one.subtask, one.branch, bytes(one.payload)) for one in some]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-def test_what_passes_a_level_has_the_schema_of_what_the_level_gives(kind: pa.DataType) -> None:
-    rows = pa.table({"k": ["a", "b"]})
-    (given,) = pieces(rows, 4, 1)
-    sent = [given, piece(1, 5, b"later"), piece(1, REPORT, b"report"), piece(1, HEARTBEAT, b"")]
+def test_rows_of_a_frame_are_the_pieces_without_heartbeats(kind: pa.DataType) -> None:
+    rows = [one.row() for one in (*sent(), Piece(1, HEARTBEAT, b""))]
     schema = pa.schema([(SUBTASK, pa.int32()), (BRANCH, pa.int32()), (PAYLOAD, kind)])
-    (arrived,) = pa.Table.from_batches(sent).cast(schema).combine_chunks().to_batches()
-    passing: list[pa.RecordBatch] = []
-    taken = list(_arrivals(arrived, {4}, passing))
-    assert [(branch, one.to_pydict()) for branch, one in taken] == [(4, rows.to_pydict())]
-    assert passing == sent[1:3]
-    assert {one.schema for one in passing} == {given.schema}
+    (arrived,) = pa.Table.from_batches(rows).cast(schema).combine_chunks().to_batches()
+    assert plain(list(pieces_of(iter([arrived])))) == plain(sent())
+
+
+def test_frames_of_an_exchange_are_the_pieces() -> None:
+    stream = io.BytesIO()
+    PieceFrames().dump_stream(sent(), stream)
+    stream.write(struct.pack(">i", SpecialLengths.END_OF_DATA_SECTION))
+    stream.write(b"not a piece")
+    stream.seek(0)
+    assert plain(list(PieceFrames().load_stream(stream))) == plain(sent())
+
+
+def test_frames_with_keys_have_the_subtask_before_each_piece() -> None:
+    plain_stream, keyed = io.BytesIO(), io.BytesIO()
+    PieceFrames().dump_stream([Piece(7, 0, b"rows")], plain_stream)
+    PieceFrames(with_keys=True).dump_stream([Piece(7, 0, b"rows")], keyed)
+    assert keyed.getvalue() == struct.pack(">iq", 8, 7) + plain_stream.getvalue()
+
+
+def test_a_frame_that_is_cut_short_is_an_error() -> None:
+    stream = io.BytesIO()
+    PieceFrames().dump_stream(sent()[1:2], stream)
+    with pytest.raises(EOFError, match="a piece of 13 bytes ends after 12"):
+        list(PieceFrames().load_stream(io.BytesIO(stream.getvalue()[:-1])))
+
+
+def test_a_level_takes_the_rows_of_its_branches_and_passes_on_the_rest() -> None:
+    passing: list[Piece] = []
+    taken = list(_arrivals(1, iter(sent()), {4}, passing))
+    assert [(branch, one.to_pydict()) for branch, one in taken] == [(4, ROWS.to_pydict())]
+    assert passing == sent()[1:]
+
+
+def test_a_piece_of_another_subtask_is_refused() -> None:
+    with pytest.raises(SubtaskError, match="rows of another subtask arrived at subtask 0"):
+        list(_arrivals(0, iter(sent()), {4}, []))

@@ -16,7 +16,7 @@ from statebed.format.ranges import subtask_of
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.updating.aggregate import UpdatingAggregate
 from statebed.spark.epoch.level_task import LevelOperator, StageFunction
-from statebed.spark.plan.pieces import BRANCH, PAYLOAD, SEEN, SUBTASK
+from statebed.spark.plan.pieces import SEEN, SUBTASK, Piece
 from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups
 from statebed.subtasks import SubtaskTask
 
@@ -82,13 +82,13 @@ def test_groups_are_taken_in_an_order_of_their_own_without_heartbeats(index: int
     assert len(keys) > 1
     origins = []
     for some in (keys, keys[::-1]):
-        passing: list[pa.RecordBatch] = []
+        passing: list[Piece] = []
         times = [ord(str(key)) for key in some]
         given = [batch(one, index, [None], [None]), batch(one, index, some, times)]
         origins.append(list(one._taken(one.groups, iter(given), passing, index)))
         (told,) = passing
-        assert told[BRANCH].to_pylist() == [SEEN]
-        assert msgspec.msgpack.decode(told[PAYLOAD][0].as_py()) == {"rows": max(times)}
+        assert told.branch == SEEN
+        assert msgspec.msgpack.decode(told.payload) == {"rows": max(times)}
     assert origins[0] == origins[1]
     assert sorted(key for some in origins[0] for key in some["k"].to_pylist()) == keys
 
@@ -96,9 +96,9 @@ def test_groups_are_taken_in_an_order_of_their_own_without_heartbeats(index: int
 def test_each_of_several_sources_is_seen() -> None:
     one, keys = stage("left", "right"), mine(0)
     assert one.groups is not None
-    passing: list[pa.RecordBatch] = []
+    passing: list[Piece] = []
     list(one._taken(one.groups, iter([batch(one, 0, keys[:2], [7, 5])]), passing, 0))
-    assert msgspec.msgpack.decode(passing[0][PAYLOAD][0].as_py()) == {"left": 7, "right": 5}
+    assert msgspec.msgpack.decode(passing[0].payload) == {"left": 7, "right": 5}
 
 
 def test_a_hash_that_is_not_ours_is_refused() -> None:

@@ -9,7 +9,6 @@ from statebed.aggregates.preaggregation import LATEST, ROW_COUNT
 from statebed.flow.graph import OperatorNode
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.windows.aggregate import WindowAggregate
-from statebed.spark.plan.pieces import PAYLOAD
 from statebed.spark.plan.routing import SOURCE, Layout, RouteFunction
 
 SOURCES = ("left", "right")
@@ -49,7 +48,7 @@ def test_p6_groups_that_differ_in_their_sketches_alone_are_routed_in_one_order()
     batch = pa.RecordBatch.from_pydict(made)
     route = RouteFunction({0: groups}, SOURCES, 2, in_order=True)
     found = {
-        tuple(piece.column(PAYLOAD)[0].as_py() for piece in route(iter([batch.take(pa.array(order))])))
+        tuple(bytes(piece.payload) for piece in route(iter([batch.take(pa.array(order))])))
         for order in itertools.permutations(range(3))
     }
     assert len(found) == 1

@@ -30,7 +30,7 @@ _LONGEST_FRACTION = 9
 
 
 @dataclass(frozen=True)
-class Piece:
+class PatternPiece:
     """One field of a pattern, or literal text."""
 
     letter: str
@@ -39,7 +39,7 @@ class Piece:
     text: str = ""
 
 
-def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
+def format_pieces(place: TextSpan, pattern: str) -> tuple[PatternPiece, ...]:
     """Parse a pattern such as yyyy-MM-dd'T'HH:mm."""
     pieces, position = [], 0
     while position < len(pattern):
@@ -51,7 +51,7 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
                     "the pattern has a quote that is not closed",
                     fix="close it; write two quotes for the character itself",
                 )
-            pieces.append(Piece("", 0, pattern[position + 1 : end] or "'"))
+            pieces.append(PatternPiece("", 0, pattern[position + 1 : end] or "'"))
             position = end + 1
             continue
         rest = pattern[position:]
@@ -60,14 +60,14 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
             if not _is_known(character, width):
                 known = "yyyy yy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
                 raise place.mistake(f"date_format does not support {character * width!r}", fix=f"supported are {known}")
-            pieces.append(Piece(character, width))
+            pieces.append(PatternPiece(character, width))
         else:
-            pieces.append(Piece("", 0, character * width))
+            pieces.append(PatternPiece("", 0, character * width))
         position += width
     return tuple(pieces)
 
 
-def formatted(pieces: tuple[Piece, ...], times: pa.Array) -> pa.Array:
+def formatted(pieces: tuple[PatternPiece, ...], times: pa.Array) -> pa.Array:
     """Format timestamps without a zone as text."""
     empty = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
     columns = [piece.text if not piece.letter else _written(piece, times) for piece in pieces]
@@ -84,7 +84,7 @@ def _is_known(letter: str, width: int) -> bool:
     return width <= {"D": 3, "a": 1}.get(letter, 2) and (letter in _FIELDS or letter == "a")
 
 
-def _written(piece: Piece, times: pa.Array) -> pa.Array:
+def _written(piece: PatternPiece, times: pa.Array) -> pa.Array:
     if piece.letter == "y":
         return _year(piece.width, times)
     if piece.letter in "ML" and piece.width >= _SHORT:

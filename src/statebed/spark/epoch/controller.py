@@ -12,12 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
 from statebed.errors import FencedError, InputError, SparkStoppedError, StatebedError, StateGoneError, SubtaskError
@@ -40,7 +38,7 @@ from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.compaction.rounds import CompactionCounts, compaction_of
 from statebed.spark.epoch.background_cleanup import BackgroundCleanup
 from statebed.spark.epoch.deadline import deadline
-from statebed.spark.epoch.epoch_input import EpochInput
+from statebed.spark.epoch.epoch_input import EpochInput, EpochRows
 from statebed.spark.epoch.epoch_levels import of_groups, stages
 from statebed.spark.epoch.epoch_log import EpochLog
 from statebed.spark.epoch.level_task import StageFunction
@@ -55,7 +53,7 @@ from statebed.spark.epoch.reports import (
     watermarks_of,
 )
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.pieces import Piece
 from statebed.spark.plan.state_match import kept_entries
 from statebed.spark.scan.parquet_reader import ScanRefusedError
 from statebed.spark.session import is_stopped
@@ -320,13 +318,13 @@ class Controller:
         if fed.added_up is not None:
             levels[0] = of_groups(levels[0], fed.added_up)
         try:
-            rows = self._act(fed.frame, levels)
+            pieces = self._act(session, fed, levels)
         except ScanRefusedError as refused:
             assert batch is not None
             self._feeding.read_by_spark(str(refused))
-            rows = self._act(self._feeding.of_batch(batch, clocks, meter, query_id=query_id).frame, levels)
+            pieces = self._act(session, self._feeding.of_batch(batch, clocks, meter, query_id=query_id), levels)
         labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
-        taken = accepted(rows, operators=labels, parallelism=plan.parallelism)
+        taken = accepted(pieces, operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
         figures = epoch_log.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position
@@ -399,20 +397,17 @@ class Controller:
             self._clean_up()
         self.epoch = self._run.head.epoch
 
-    def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
+    def _act(self, session: SparkSession, rows: EpochRows, levels: Sequence[StageFunction]) -> list[Piece]:
         """Run the Spark action of an epoch; a repetition writes the same objects again."""
         epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
         attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
-        with deadline(rows.sparkSession.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
+        with deadline(session.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
             for attempt in range(1, attempts + 1):
                 # Built again for each attempt: Spark caches a failed stage in the plan and would fail again at once.
-                frame = rows
-                for level in levels:
-                    placed = frame.repartitionById(self._plan.parallelism, F.col(SUBTASK))
-                    frame = placed.mapInArrow(level, PIECES_SCHEMA)
+                action = rows.action(levels)
                 self.epoch_log.planned()
                 try:
-                    return frame.collect()
+                    return action()
                 except (PySparkException, Py4JError) as error:
                     cause = cause_of(error)
                     if cause.startswith(_SCAN_REFUSED):

@@ -18,6 +18,8 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
+from statebed.spark.plan.pieces import Piece
+from statebed.spark.plan.routing import RouteFunction
 from statebed.spark.scan.native_scan import ScanFunction
 from statebed.state.host_cache import HostCache
 from statebed.subtasks.figures import SubtaskFigures, WaitTimer, figures_together
@@ -103,23 +105,33 @@ class Meter:
 
 @dataclass(frozen=True)
 class MeasuredReading:
-    """Function for mapInArrow that wraps the routing of a batch and measures how long it waits for rows."""
+    """Function for mapInArrow that routes the rows of a batch and measures how long it waits for them."""
 
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    route: RouteFunction
     meter: Meter
-    scan: ScanFunction | None = None
-    """Reads the rows if they do not come from Spark."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting = WaitTimer()
-        counts = [] if self.scan is None else [0] * len(self.scan.programs)
-        rows = batches if self.scan is None else self.scan.rows(batches, counts)
-        yield from self.function(waiting.over(rows))
+        for piece in self.route(waiting.over(batches)):
+            yield piece.row()
         context = TaskContext.get()
         if context is not None:
             self.meter.add(READING, context.partitionId(), waiting.seconds)
-            if counts:
-                self.meter.add(SCANNED, context.partitionId(), tuple(counts))
+
+
+@dataclass(frozen=True)
+class MeasuredScan:
+    """Function of a task that scans files, routes their rows and measures how long reading takes."""
+
+    scan: ScanFunction
+    route: RouteFunction
+    meter: Meter
+
+    def __call__(self, number: int) -> Iterator[Piece]:
+        waiting, counts = WaitTimer(), [0] * len(self.scan.programs)
+        yield from self.route(waiting.over(self.scan.rows(number, counts)))
+        self.meter.add(READING, number, waiting.seconds)
+        self.meter.add(SCANNED, number, tuple(counts))
 
 
 @dataclass(frozen=True)

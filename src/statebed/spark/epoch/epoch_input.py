@@ -1,13 +1,15 @@
-"""Builds the DataFrame that the first level of an epoch reads from a micro-batch: pieces of rows, or groups, and
-heartbeats.
+"""Builds what the first level of an epoch reads from a micro-batch: a scan of its files, or a DataFrame with pieces of
+rows, or groups, and heartbeats.
 
 Everything that stays the same between epochs is built once: each Spark column needs several JVM calls, which would
 dominate the time of a small batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -15,11 +17,13 @@ from pyspark.sql.types import StructType
 from statebed.logs import id_logger
 from statebed.operators import Clock
 from statebed.spark.analysed.expression_text import UntranslatableError
-from statebed.spark.epoch.epoch_figures import MeasuredReading, Meter
+from statebed.spark.epoch.epoch_figures import MeasuredReading, MeasuredScan, Meter
 from statebed.spark.epoch.epoch_levels import routing
+from statebed.spark.epoch.exchange import exchange
+from statebed.spark.epoch.level_task import StageFunction
 from statebed.spark.epoch.preaggregation import Preaggregation, Reduction
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, PIECES_SCHEMA, SUBTASK, Piece
 from statebed.spark.plan.source_plan import stays_in_place
 from statebed.spark.scan.native_scan import NativeScan, native_scan
 from statebed.spark.scan.parquet_reader import ScanRefusedError
@@ -28,17 +32,50 @@ from statebed.spark.session import plan_once
 _logger = id_logger(__name__)
 
 
-@dataclass(frozen=True)
-class FedFrame:
+class EpochRows(Protocol):
     """Input of an epoch."""
 
+    @property
+    def added_up(self) -> Preaggregation | None:
+        """Pre-aggregation applied in the JVM, or None if rows are sent as they are."""
+
+    def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
+        """Return the Spark action that runs the levels over the rows and collects what the last one yields."""
+
+
+@dataclass(frozen=True)
+class RowsOfFrame:
+    """Pieces, or groups, that Spark reads."""
+
     frame: DataFrame
+    parallelism: int
     added_up: Preaggregation | None = None
-    """Pre-aggregation applied in the JVM, or None if rows are sent as they are."""
+
+    def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
+        """Return the action, a plan of DataFrames."""
+        frame = self.frame
+        for level in levels:
+            frame = frame.repartitionById(self.parallelism, F.col(SUBTASK)).mapInArrow(level, PIECES_SCHEMA)
+        return lambda: [Piece(*row) for row in frame.collect()]
+
+
+@dataclass(frozen=True)
+class ScannedRows:
+    """Rows that tasks read from files; no rows if there is no scan."""
+
+    context: SparkContext
+    parallelism: int
+    scan: MeasuredScan | None = None
+    added_up: None = None
+
+    def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
+        """Return the action, which moves pieces without a DataFrame."""
+        readers = 0 if self.scan is None else len(self.scan.scan.tasks)
+        return exchange(self.context, self.scan, levels, readers=readers, parallelism=self.parallelism)
 
 
 class EpochInput:
-    """Builds the input DataFrame of each epoch of a query."""
+    """Builds the input of each epoch of a query."""
 
     def __init__(self, plan: JobPlan) -> None:
         self.reduction = Reduction(plan)
@@ -47,7 +84,7 @@ class EpochInput:
         self._heartbeats: dict[str, DataFrame] = {}
         self._begun = False
 
-    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter, *, query_id: str) -> FedFrame:
+    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter, *, query_id: str) -> EpochRows:
         """Return the input of an epoch with a batch."""
         session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
         if not self._begun and stays_in_place(self._plan.prepared):
@@ -61,16 +98,16 @@ class EpochInput:
             if added_up.placed is not None:
                 if "groups" not in self._heartbeats:
                     self._heartbeats["groups"] = _empty_groups(session, self._plan.parallelism, rows.schema)
-                return FedFrame(rows.union(self._heartbeats["groups"]), added_up)
+                return RowsOfFrame(rows.union(self._heartbeats["groups"]), self._plan.parallelism, added_up)
         pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, added_up), meter), PIECES_SCHEMA)
-        return FedFrame(pieces.union(self._beats("batch", session)), added_up)
+        return RowsOfFrame(pieces.union(self._beats(session)), self._plan.parallelism, added_up)
 
     def read_by_spark(self, reason: str) -> None:
         """Let Spark read this and all later batches."""
         _logger.about(job=self._plan.job_id).info("Spark reads the sources: %s", reason)
         self._scan = None
 
-    def _scanned(self, session: SparkSession, meter: Meter, query_id: str) -> FedFrame | None:
+    def _scanned(self, session: SparkSession, meter: Meter, query_id: str) -> ScannedRows | None:
         """Return the input of an epoch whose files are scanned natively, or None if Spark must read them."""
         if self._scan is None:
             return None
@@ -79,24 +116,20 @@ class EpochInput:
         except ScanRefusedError as refused:
             self.read_by_spark(str(refused))
             return None
-        if scan is None:
-            return FedFrame(self._beats("batch", session))
-        numbers = session.range(0, len(scan.tasks), 1, len(scan.tasks))
-        reading = MeasuredReading(routing(self._plan, None), meter, scan=scan)
-        pieces = numbers.mapInArrow(reading, PIECES_SCHEMA)
-        return FedFrame(pieces.union(self._beats("batch", session)))
+        reading = None if scan is None else MeasuredScan(scan, routing(self._plan, None), meter)
+        return ScannedRows(session.sparkContext, self._plan.parallelism, reading)
 
-    def of_nothing(self, session: SparkSession) -> FedFrame:
-        """Return the input of an epoch without a batch, in a session other than the query's."""
-        return FedFrame(self._beats("", session))
+    def of_nothing(self, session: SparkSession) -> EpochRows:
+        """Return the input of an epoch without a batch."""
+        return ScannedRows(session.sparkContext, self._plan.parallelism)
 
-    def _beats(self, name: str, session: SparkSession) -> DataFrame:
-        if name not in self._heartbeats:
+    def _beats(self, session: SparkSession) -> DataFrame:
+        if "pieces" not in self._heartbeats:
             nothing = F.lit(None).cast("binary").alias(PAYLOAD)
-            self._heartbeats[name] = _subtasks(session, self._plan.parallelism).select(
+            self._heartbeats["pieces"] = _subtasks(session, self._plan.parallelism).select(
                 SUBTASK, F.lit(HEARTBEAT).alias(BRANCH), nothing
             )
-        return self._heartbeats[name]
+        return self._heartbeats["pieces"]
 
 
 def _scan_of(plan: JobPlan) -> NativeScan | None:

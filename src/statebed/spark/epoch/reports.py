@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator
 from statebed.operators.joins.matches import added_up
 from statebed.present import notebook, units
-from statebed.spark.plan.pieces import BRANCH, FAILED, PAYLOAD, REPORT
+from statebed.spark.plan.pieces import FAILED, REPORT, Piece
 from statebed.subtasks import SubtaskReport
 
 Reports = Mapping[str, Sequence[SubtaskReport]]
@@ -118,7 +117,7 @@ class AcceptedReports:
     """Maximum event time of each source that had rows."""
 
 
-def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> AcceptedReports:
+def accepted(pieces: Iterable[Piece], *, operators: Mapping[str, str], parallelism: int) -> AcceptedReports:
     """Collect exactly one report per operator and subtask, and raise what a subtask raised.
 
     `operators` has the label of each operator by its id.
@@ -126,11 +125,11 @@ def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: 
     by_subtask: dict[tuple[str, int], SubtaskReport] = {}
     seen: dict[str, int] = {}
     failures: list[StatebedError] = []
-    for row in rows:
-        payload = bytes(row[PAYLOAD])
-        if row[BRANCH] == FAILED:
+    for _, branch, data in pieces:
+        payload = bytes(data)
+        if branch == FAILED:
             failures.append(_shipped_error(payload))
-        elif row[BRANCH] == REPORT:
+        elif branch == REPORT:
             _take(by_subtask, SubtaskReport.from_bytes(payload), operators)
         else:
             for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():

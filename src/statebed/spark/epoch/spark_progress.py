@@ -58,6 +58,7 @@ class ProgressListener:
         self._epoch_of = epoch_of
         self._streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to Spark's own objects
         self._wrapper: Any = None
+        self._rows = _JavaRows(session)
 
     def listen(self) -> None:
         """Listen until Spark reports the end of the query."""
@@ -84,7 +85,7 @@ class ProgressListener:
                 summary = self._epoch_of(int(progress.batchId()))
                 self._take(json.loads(progress.json()), () if summary is None else summary.scanned_rows)
                 if summary is not None:
-                    progress.observedMetrics().put(NAME, self._row(observed(summary)))
+                    progress.observedMetrics().put(NAME, self._rows.row(observed(summary)))
         except Py4JError as error:
             _logger.warning("Spark's progress report lacks the figures of statebed: %s", error)
 
@@ -99,16 +100,30 @@ class ProgressListener:
         except Py4JError as error:
             _logger.debug("the listener stays: %s", error)
 
-    def _row(self, numbers: Mapping[str, int]) -> Any:
-        context = self._session.sparkContext
-        jvm: Any = context._jvm  # noqa: SLF001 - no public way to make a row of the JVM's
-        values = context._gateway.new_array(jvm.java.lang.Object, len(numbers))  # type: ignore[union-attr]  # noqa: SLF001
-        for position, number in enumerate(numbers.values()):
-            values[position] = jvm.java.lang.Long(number)
-        schema = jvm.org.apache.spark.sql.types.StructType.fromDDL(", ".join(f"{name} bigint" for name in numbers))
-        return jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema(values, schema)
-
     class Java:
         """Java interface that the JVM sees."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+class _JavaRows:
+    """Creates rows of numbers in the JVM. Each lookup of a class by name costs more than a call, so it is done once."""
+
+    def __init__(self, session: SparkSession) -> None:
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - no public way to make a row of the JVM's
+        self._long, self._list = jvm.java.lang.Long, jvm.java.util.ArrayList
+        self._row_class = jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema
+        self._type_class = jvm.org.apache.spark.sql.types.StructType
+        self._names: tuple[str, ...] = ()
+        self._type: Any = None
+
+    def row(self, numbers: Mapping[str, int]) -> Any:
+        """Return a row with a column of longs for each number."""
+        names = tuple(numbers)
+        if names != self._names:
+            self._type = self._type_class.fromDDL(", ".join(f"{name} bigint" for name in names))
+            self._names = names
+        values = self._list()
+        for number in numbers.values():
+            values.add(self._long(number))
+        return self._row_class(values.toArray(), self._type)

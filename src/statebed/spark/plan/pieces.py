@@ -1,15 +1,16 @@
-"""Rows on their way to a subtask: pieces of Arrow IPC in rows of three columns.
+"""Rows on their way to a subtask: pieces of Arrow IPC, each for one subtask and branch.
 
-The columns are the owner of a piece, its branch, and its bytes; negative branch numbers mark rows that are not pieces.
-Spark then moves few large values instead of many small rows, and converts none of them.
+Spark moves few large values instead of many small rows, and converts none of them. Negative branch numbers mark what is
+not made of rows. In a DataFrame a piece is a row of three columns.
 """
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy, uint64_values
+from statebed.arrays.columns import from_numpy, int64_values, uint64_values
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH
 
@@ -20,7 +21,7 @@ HEARTBEAT = -1
 """Marker of a heartbeat row, which guarantees that every subtask runs."""
 REPORT = -2
 SEEN = -3
-"""Marker of a row with the maximum event times of sources."""
+"""Marker of the maximum event times of sources."""
 FAILED = -4
 PIECES_SCHEMA = f"{SUBTASK} int, {BRANCH} int, {PAYLOAD} binary"
 _PIECES = pa.schema([(SUBTASK, pa.int32()), (BRANCH, pa.int32()), (PAYLOAD, pa.binary())])
@@ -29,7 +30,37 @@ PIECE_BYTES = 8 << 20
 """Maximum size of a piece: it must fit a value of Spark, and several must fit its memory."""
 
 
-def routed(rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False) -> Iterator[pa.RecordBatch]:
+class Piece(NamedTuple):
+    """Rows of one branch for one subtask, or something else that the branch number marks."""
+
+    subtask: int
+    branch: int
+    payload: Any
+    """Bytes, or a buffer that gives them without a copy."""
+
+    def row(self) -> pa.RecordBatch:
+        """Return the row of a DataFrame."""
+        offsets = np.array([0, len(self.payload)], dtype=np.int32)
+        data = self.payload if isinstance(self.payload, pa.Buffer) else pa.py_buffer(self.payload)
+        values = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), data])
+        numbers = [from_numpy(np.array([number], dtype=np.int32), pa.int32()) for number in self[:2]]
+        return pa.RecordBatch.from_arrays([*numbers, values], schema=_PIECES)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield its rows."""
+        yield from pa.ipc.open_stream(self.payload)
+
+
+def pieces_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+    """Yield the pieces in the rows of a DataFrame, except for heartbeats."""
+    for batch in batches:
+        subtasks, branches = (int64_values(batch.column(name).cast(pa.int64())).tolist() for name in (SUBTASK, BRANCH))
+        for row, (subtask, branch) in enumerate(zip(subtasks, branches, strict=True)):
+            if branch != HEARTBEAT:
+                yield Piece(subtask, branch, batch.column(PAYLOAD)[row].as_buffer())
+
+
+def routed(rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False) -> Iterator[Piece]:
     """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask."""
     if not rows.num_rows:
         return
@@ -49,7 +80,7 @@ def routed(rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = F
         yield from pieces(placed.slice(start, end - start), branch, index)
 
 
-def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[pa.RecordBatch]:
+def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[Piece]:
     """Yield the rows in pieces of bounded size, all for one subtask."""
     if not rows.num_rows:
         return
@@ -59,18 +90,4 @@ def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[pa.RecordBatch]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows.slice(start, step).combine_chunks())
-        yield piece(index, branch, sink.getvalue())
-
-
-def piece(index: int, branch: int, payload: "bytes | pa.Buffer") -> pa.RecordBatch:
-    """Build one row."""
-    offsets = np.array([0, len(payload)], dtype=np.int32)
-    data = payload if isinstance(payload, pa.Buffer) else pa.py_buffer(payload)
-    values = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), data])
-    numbers = [from_numpy(np.array([number], dtype=np.int32), pa.int32()) for number in (index, branch)]
-    return pa.RecordBatch.from_arrays([*numbers, values], schema=_PIECES)
-
-
-def rows_in(payload: pa.Scalar) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece."""
-    yield from pa.ipc.open_stream(payload.as_buffer())
+        yield Piece(index, branch, sink.getvalue())

@@ -18,7 +18,7 @@ from statebed.flow.steps import key_hashes
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.format.stream_schema import WEIGHT, Input
 from statebed.operators.input_rows import in_total_order
-from statebed.spark.plan.pieces import BRANCH, SEEN, piece, routed
+from statebed.spark.plan.pieces import BRANCH, SEEN, Piece, routed
 from statebed.state.memory.pages import give_back_pages
 
 SOURCE = "_source"
@@ -78,10 +78,10 @@ class MaxEventTimes:
         for position, source in enumerate(sources):
             self._add(source, times[timed][origins == position])
 
-    def pieces(self) -> Iterator[pa.RecordBatch]:
-        """Yield the row that reports the times to the driver."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the piece that reports the times to the driver."""
         if self.latest:
-            yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(self.latest.items()))))
+            yield Piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(self.latest.items()))))
 
     def _add(self, source: str, times: npt.NDArray[np.int64]) -> None:
         if len(times):
@@ -90,7 +90,7 @@ class MaxEventTimes:
 
 @dataclass(frozen=True)
 class RouteFunction:
-    """Function for mapInArrow that routes the rows of a batch."""
+    """Function of a task that routes the rows of a batch."""
 
     layouts: Mapping[int, Layout]
     sources: tuple[str, ...]
@@ -99,7 +99,7 @@ class RouteFunction:
     in_order: bool = False
     """Whether rows are sorted, because the next attempt may read them in another order."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
         seen = MaxEventTimes()
         waiting: dict[int, list[pa.RecordBatch]] = {}
         count = nbytes = 0
@@ -125,7 +125,7 @@ class RouteFunction:
             seen.see(rows, layout, self.sources)
             waiting.setdefault(number, []).append(rows)
 
-    def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[Piece]:
         for number, batches in waiting.items():
             layout = self.layouts[number]
             rows = layout.rows(batches)

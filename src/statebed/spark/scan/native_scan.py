@@ -73,21 +73,21 @@ class NativeScan:
 
 @dataclass(frozen=True)
 class ScanFunction:
-    """Source of rows in a task: reads the parts of files of the tasks whose numbers arrive."""
+    """Source of rows in a task: reads the parts of files that belong to it."""
 
     tasks: tuple[tuple[Work, ...], ...]
     programs: tuple[Program, ...]
     case_sensitive: bool
 
-    def rows(self, numbers: Iterator[pa.RecordBatch], counts: list[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the branches; add the number of rows that were read to the count of their stream."""
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for stream, part in self.tasks[number]:
-                    program = self.programs[stream]
-                    for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
-                        counts[stream] += rows.num_rows
-                        yield from program.rows(rows)
+    def rows(self, number: int, counts: list[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the branches that the task of this number reads; add the number of rows that were read to
+        the count of their stream.
+        """
+        for stream, part in self.tasks[number]:
+            program = self.programs[stream]
+            for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
+                counts[stream] += rows.num_rows
+                yield from program.rows(rows)
 
 
 def reading_text(plan: JobPlan) -> str:

@@ -4,7 +4,8 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -12,6 +13,8 @@ from pyspark import SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from statebed.errors import InputError
 from statebed.java import use_java
@@ -29,6 +32,9 @@ _PLAIN_FILES = {
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
+_OPENING = "Initializing"
+_OPENING_SECONDS = 5.0
+_LOOK_SECONDS = 0.01
 
 
 def default_session(name: str) -> SparkSession:
@@ -93,21 +99,26 @@ def plan_once(session: SparkSession, *, partitions: int) -> None:
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
-@contextlib.contextmanager
-def short_lived_checkpoint(session: SparkSession) -> Iterator[None]:
-    """Let queries that start in the body write their checkpoint folders as plain local files.
+def start_with_plain_checkpoint(writer: DataStreamWriter, session: SparkSession) -> StreamingQuery:
+    """Start a query that writes its checkpoint folder as plain local files.
 
-    The folder of a query is derived from the record and read by no later run. Spark's usual manager would start a
-    process of the operating system for every file, and write a checksum file beside it. Settings of the user remain.
+    The folder is derived from the record and read by no later run. Spark's usual manager would start a process of the
+    operating system for every step of writing a file, and write a checksum file beside it. The settings of the user's
+    session are as before when this returns, and what the user has set remains.
     """
     added = _PLAIN_FILES.keys() - configuration(session).keys()
     for name in added:
         session.conf.set(name, _PLAIN_FILES[name])
     try:
-        yield
+        query = writer.start()
+        # Sources open their logs with the settings of the user's session, after the start has returned.
+        end = time.monotonic() + _OPENING_SECONDS
+        while query.status["message"].startswith(_OPENING) and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
     finally:
         for name in added:
             session.conf.unset(name)
+    return query
 
 
 def check_version(version: str = spark_version) -> None:

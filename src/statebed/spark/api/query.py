@@ -28,7 +28,7 @@ from statebed.spark.epoch.run_reporter import RunReporter
 from statebed.spark.epoch.source_progress import SourceProgressBoard
 from statebed.spark.epoch.spark_progress import ProgressListener
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.session import short_lived_checkpoint
+from statebed.spark.session import start_with_plain_checkpoint
 
 _POLL_SECONDS = 0.1
 _INTERRUPTED_SECONDS = 30.0
@@ -134,8 +134,7 @@ class Query(SparkNames):
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{trigger.every_us // 1_000} milliseconds")
-        with short_lived_checkpoint(plan.prepared.sparkSession):
-            spark_query = writer.start()
+        spark_query = start_with_plain_checkpoint(writer, plan.prepared.sparkSession)
         board = SourceProgressBoard(plan.spark_sources)
         reporter.follow(board.newest)
         ProgressListener(plan.session, str(spark_query.runId), controller.epoch_log.of_batch, board.take).listen()

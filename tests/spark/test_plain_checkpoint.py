@@ -20,7 +20,7 @@ def run(spark: SparkSession, folder: Path) -> sb.Query:
     job = sb.Job("plain", state=folder / "state", parallelism=1, spark=spark)
     rows = job.source(spark.readStream.schema("k bigint").parquet(str(folder / "in")), name="rows")
     rows.key_by("k", name="counts").agg(n=sb.count(), ttl="1 day", ttl_clock="epoch_time").write(
-        "parquet", path=folder / "out"
+        "parquet", path=str(folder / "out")
     )
     query = job.start(available_now=True)
     assert query.await_termination(120)
@@ -29,7 +29,7 @@ def run(spark: SparkSession, folder: Path) -> sb.Query:
 
 def managers(query: sb.Query) -> set[str]:
     """Return the classes that write the logs of Spark's query and of its source."""
-    stream: Any = query.spark_query._jsq.streamingQuery()  # type: ignore[attr-defined]
+    stream: Any = query.spark_query._jsq.streamingQuery()
     source_log = stream.sources().apply(0).metadataLog()
     return {
         str(log.fileManager().getClass().getSimpleName())

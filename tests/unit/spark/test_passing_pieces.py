@@ -2,13 +2,14 @@
 
 import io
 import struct
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 
 from statebed.errors import SubtaskError
-from statebed.spark.epoch.exchange import PieceFrames
+from statebed.spark.epoch.exchange import PieceFiles, PieceFrames
 from statebed.spark.epoch.level_task import _arrivals
 from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, Piece, pieces, pieces_of
 
@@ -65,3 +66,20 @@ def test_a_level_takes_the_rows_of_its_branches_and_passes_on_the_rest() -> None
 def test_a_piece_of_another_subtask_is_refused() -> None:
     with pytest.raises(SubtaskError, match="rows of another subtask arrived at subtask 0"):
         list(_arrivals(0, iter(sent()), {4}, []))
+
+
+def test_pieces_that_wait_in_files_come_back_and_only_references_are_moved(tmp_path: Path) -> None:
+    files = PieceFiles(str(tmp_path))
+    moved = [list(files.written(sent(), name)) for name in ("0-7", "0-8")]
+    assert all(len(one.payload) < 20 for some in moved for one in some)
+    assert moved[0][2] == sent()[2]  # a report is no piece, and moves itself
+    for references in moved:
+        assert plain(list(files.read(references))) == plain(sent())
+    rows = next(iter(files.read(moved[1])))
+    assert [batch.to_pydict() for batch in rows.batches()] == [ROWS.to_pydict()]
+
+
+def test_rows_in_files_are_aligned(tmp_path: Path) -> None:
+    files = PieceFiles(str(tmp_path))
+    references = list(files.written([Piece(0, 0, b"x" * 65), Piece(1, 0, b"y")], "0-1"))
+    assert [bytes(one.payload) for one in references] == [b"0 65 0-1", b"128 1 0-1"]

@@ -5,11 +5,16 @@ same, but planning it, and converting every piece to a row and back, took most o
 one task per subtask even if no piece arrives, so that no heartbeats are needed.
 """
 
+import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
-from pyspark import SparkContext
+import pyarrow as pa
+from pyspark import SparkContext, TaskContext
 from pyspark.core.rdd import RDD, PipelinedRDD
 from pyspark.serializers import NoOpSerializer, Serializer, SpecialLengths
 
@@ -22,6 +27,8 @@ _KEYED = ">iq"
 _HEADER = ">ii"
 _HEADER_BYTES = struct.calcsize(_HEADER)
 _KEY_BYTES = 8
+_ALIGNMENT = 64
+"""Arrow reads columns in place if they begin at multiples of this."""
 
 
 class PieceFrames(Serializer):
@@ -58,6 +65,42 @@ class PieceFrames(Serializer):
             yield Piece(subtask, branch, memoryview(data)[_HEADER_BYTES:])
 
 
+@dataclass(frozen=True)
+class PieceFiles:
+    """Files in which pieces wait for their subtasks if all tasks share a host: Spark then moves references to them.
+
+    Bytes of rows would pass through two pipes and four copies in the JVM.
+    """
+
+    folder: str
+
+    def written(self, pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
+        """Yield references to the pieces, after writing them to the file of a task; yield all else as it is."""
+        with (Path(self.folder) / name).open("wb") as file:
+            for piece in pieces:
+                if piece.branch < 0:
+                    yield piece
+                    continue
+                start = file.tell()
+                file.write(piece.payload)
+                file.write(bytes(-len(piece.payload) % _ALIGNMENT))
+                file.flush()
+                yield piece._replace(payload=f"{start} {len(piece.payload)} {name}".encode())
+
+    def read(self, references: Iterable[Piece]) -> Iterator[Piece]:
+        """Yield the pieces behind references, from mapped files."""
+        mapped: dict[str, pa.MemoryMappedFile] = {}
+        for piece in references:
+            if piece.branch < 0:
+                yield piece
+                continue
+            start, length, name = bytes(piece.payload).decode().split(" ", 2)
+            if name not in mapped:
+                mapped[name] = pa.memory_map(str(Path(self.folder) / name))
+            mapped[name].seek(int(start))
+            yield piece._replace(payload=mapped[name].read_buffer(int(length)))
+
+
 def exchange(
     context: SparkContext,
     read: Callable[[int], Iterator[Piece]] | None,
@@ -69,17 +112,30 @@ def exchange(
     """Return the action that runs `read` in as many tasks as there are readers, then the levels, and collects what the
     last level yields. Without `read`, no rows arrive.
     """
+    folder = _folder_of(context) if _is_one_host(context) and (read is not None or len(levels) > 1) else None
+    files = None if folder is None else PieceFiles(str(folder))
     rdd = _nothing(context, parallelism)
     if read is not None:
-        rdd = placed(reading(context, read, tasks=readers), parallelism)
-    for level in levels[:-1]:
-        rdd = placed(_stage(rdd, _LevelTask(level), PieceFrames(with_keys=True)), parallelism)
-    return _stage(rdd, _LevelTask(levels[-1]), PieceFrames()).collect
+        rdd = placed(reading(context, read, tasks=readers, files=files), parallelism)
+    for place, level in enumerate(levels[:-1]):
+        rdd = placed(_stage(rdd, _LevelTask(level, files, place + 1), PieceFrames(with_keys=True)), parallelism)
+    last = _stage(rdd, _LevelTask(levels[-1], files), PieceFrames())
+
+    def run() -> list[Piece]:
+        try:
+            return last.collect()
+        finally:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    return run
 
 
-def reading(context: SparkContext, read: Callable[[int], Iterator[Piece]], *, tasks: int) -> "RDD[Any]":
-    """Return the pieces that tasks read, each by its number."""
-    return _stage(_nothing(context, tasks), _ReadTask(read), PieceFrames(with_keys=True))
+def reading(
+    context: SparkContext, read: Callable[[int], Iterator[Piece]], *, tasks: int, files: PieceFiles | None = None
+) -> "RDD[Any]":
+    """Return the pieces that tasks read, each by its number, or references to them."""
+    return _stage(_nothing(context, tasks), _ReadTask(read, files), PieceFrames(with_keys=True))
 
 
 def placed(rdd: "RDD[Any]", parallelism: int) -> "RDD[Any]":
@@ -89,6 +145,16 @@ def placed(rdd: "RDD[Any]", parallelism: int) -> "RDD[Any]":
     pairs = python.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - as above
     values = python.PythonRDD.valueOfPair(pairs.partitionBy(python.PythonPartitioner(parallelism, 0)))
     return RDD(values, context, PieceFrames())
+
+
+def _is_one_host(context: SparkContext) -> bool:
+    """Return whether all tasks run on the host of the driver, for certain."""
+    return (context.master or "").partition("[")[0] == "local"
+
+
+def _folder_of(context: SparkContext) -> Path:
+    """Return a new folder in Spark's own place for temporary data, which Spark removes with everything else."""
+    return Path(tempfile.mkdtemp(prefix="pieces-", dir=context._temp_dir))  # noqa: SLF001 - no public name
 
 
 def _nothing(context: SparkContext, tasks: int) -> "RDD[Any]":
@@ -105,27 +171,42 @@ def _stage(
     return stage
 
 
+@dataclass(frozen=True)
 class _ReadTask:
     """Function of a task that reads."""
 
-    def __init__(self, read: Callable[[int], Iterator[Piece]]) -> None:
-        self._read = read
+    read: Callable[[int], Iterator[Piece]]
+    files: PieceFiles | None
 
     def __call__(self, number: int, nothing: Iterable[Any]) -> Iterator[Piece]:
-        yield from self._read(number)
+        pieces = self.read(number)
+        yield from pieces if self.files is None else self.files.written(pieces, _file_name(0))
         _exhaust(nothing)
 
 
+@dataclass(frozen=True)
 class _LevelTask:
     """Function of a task that runs subtasks."""
 
-    def __init__(self, level: StageFunction) -> None:
-        self._level = level
+    level: StageFunction
+    files: PieceFiles | None
+    number: int | None = None
+    """Number of a level whose pieces go on to another one."""
 
     def __call__(self, index: int, arrivals: Iterable[Piece]) -> Iterator[Piece]:
         iterator = iter(arrivals)
-        yield from self._level.of_pieces(index, iterator)
+        pieces = self.level.of_pieces(index, iterator if self.files is None else self.files.read(iterator))
+        if self.files is not None and self.number is not None:
+            pieces = self.files.written(pieces, _file_name(self.number))
+        yield from pieces
         _exhaust(iterator)
+
+
+def _file_name(level: int) -> str:
+    """Return the name of the file of this attempt at a task."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{level}-{context.taskAttemptId()}"
 
 
 def _exhaust(iterator: Iterable[Any]) -> None:

@@ -185,7 +185,8 @@ class Settings:
         default=0.25,
         metadata=_about(
             value_types.share(1.0),
-            "pre-aggregate rows in the JVM if there are at most this many groups per row; 0: never, 1: always",
+            "pre-aggregate rows that Spark reads in the JVM if there are at most this many groups per row; 0: never, "
+            "1: always, even where tasks could read the files",
         ),
     )
     native_scan: bool = field(

@@ -87,10 +87,12 @@ class EpochInput:
     def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter, *, query_id: str) -> EpochRows:
         """Return the input of an epoch with a batch."""
         session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
+        always = self._plan.settings.preaggregate_below == 1 and added_up is not None
         if not self._begun and stays_in_place(self._plan.prepared):
             plan_once(session, partitions=self._plan.parallelism)
         self._begun = True  # all batches of a query share one session
-        scanned = self._scanned(session, meter, query_id) if added_up is None else None
+        # Reading rows with Arrow costs less than adding them up in the JVM.
+        scanned = None if always else self._scanned(session, meter, query_id)
         if scanned is not None:
             return scanned
         if added_up is not None:

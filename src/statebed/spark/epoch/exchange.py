@@ -191,7 +191,7 @@ class _LevelTask:
     level: StageFunction
     files: PieceFiles | None
     number: int | None = None
-    """Number of a level whose pieces go on to another one."""
+    """Number of a level whose pieces are for another one."""
 
     def __call__(self, index: int, arrivals: Iterable[Piece]) -> Iterator[Piece]:
         iterator = iter(arrivals)

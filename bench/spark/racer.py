@@ -112,5 +112,6 @@ class Racer(Generic[SideT]):
         if what not in message:
             self.errors.flush()
             last = (self.folder / "errors.txt").read_text().splitlines()[-_LAST_LINES:]
-            raise SystemExit("\n".join([f"{self.side.value} ended, or said {message}, instead of {what!r}:", *last]))
+            said = f"said {message}" if message else f"ended with exit code {self.process.wait(_TIMEOUT_SECONDS)}"
+            raise SystemExit("\n".join([f"{self.side.value} {said} instead of {what!r}:", *last]))
         return message

@@ -24,7 +24,7 @@ import statebed as sb
 from bench.report import Figure, Report
 from bench.spark.cases import Case, Files, Kind
 from bench.spark.child import HEAP
-from bench.spark.inputs import COLUMNS, write_inputs
+from bench.spark.inputs import write_inputs
 from bench.spark.watch import ProcessorClock
 from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
@@ -77,7 +77,7 @@ def run(report: Report, *, quick: bool = False, only: str = "") -> None:
     sizes = Sizes(100_000, 100_000, 10, 5) if quick else Sizes(1_000_000, 500_000, 20, 10)
     with tempfile.TemporaryDirectory() as folder:
         files = Files(warm=sizes.warm, warm_rows=sizes.rows, measured=sizes.measured, rows=sizes.rows)
-        write_inputs(Case(Kind.AGGREGATE, sizes.keys), files, Path(folder) / "in")
+        write_inputs(_case(sizes.keys), files, Path(folder) / "in")
         for way in WAYS:
             if only in way:
                 _report(report, way, sizes, _measured(way, sizes, Path(folder)))
@@ -108,6 +108,10 @@ def _report(report: Report, way: str, sizes: Sizes, times: dict[str, dict[str, f
 
 
 # ---- the process that measures ---------------------------------------------------------------------------------------
+
+
+def _case(keys: int) -> Case:
+    return Case(Kind.AGGREGATE, keys)
 
 
 class Probe:
@@ -198,7 +202,7 @@ class _Ends:
 
 
 def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: Probe, *, native: bool) -> None:
-    frame = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(source))
+    frame = session.readStream.schema(_case(1).columns).option("maxFilesPerTrigger", 1).parquet(str(source))
     job = sb.Job("anatomy", state=str(own / "state"), memory="1g", parallelism=2, spark=session)
     totals = job.source(frame, name="a").key_by("k", name="totals").agg(n=sb.count(), total=sb.sum("v"))
     totals.write(_Ends(probe))

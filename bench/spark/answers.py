@@ -47,13 +47,16 @@ def _closed_us(case: Case, files: Files, inputs: Path, side: Side) -> int:
 
 def _expected(case: Case, closed_us: int) -> str:
     closed = f"where epoch_us(window_end) <= {closed_us}"
-    if case.kind is Kind.TUMBLING:
-        start = f"make_timestamp(epoch_us(ts) // {case.window_us} * {case.window_us})"
+    if case.kind in {Kind.TUMBLING, Kind.SLIDING}:
+        step = case.window_us if case.kind is Kind.TUMBLING else case.slide_us
+        start = f"make_timestamp((epoch_us(ts) // {step} - back) * {step})"
         length = f"to_microseconds({case.window_us})"
         return _typed_windows(
             f"select * from (select k, {start} as window_start, {start} + {length} as window_end, count(*) as n, "
-            f"sum(v) as total from a group by all) {closed}"
+            f"sum(v) as total from a, range({case.window_us // step}) as steps(back) group by all) {closed}"
         )
+    if case.kind is Kind.DEDUPLICATION:
+        return "select distinct k from a"
     if case.kind is Kind.SESSION:
         return _typed_windows(f"select * from ({_SESSIONS.format(gap=case.gap_us)}) {closed}")
     if case.kind is Kind.JOIN:
@@ -65,11 +68,13 @@ def _expected(case: Case, closed_us: int) -> str:
 def _found(case: Case, folder: Path, side: Side) -> str:
     ours = side is Side.OURS
     rows = f"read_parquet('{folder}/run/out/{'*.parquet' if ours else '*/*.parquet'}', filename = true)"
-    if case.kind in {Kind.TUMBLING, Kind.SESSION}:
+    if case.kind in {Kind.TUMBLING, Kind.SLIDING, Kind.SESSION}:
         return _typed_windows(f"select * from {rows}")
     if case.kind is Kind.JOIN:
         return f"select k, v, v_right from {rows}"
-    if case.kind is Kind.AGGREGATE and ours:
+    if case.kind is Kind.DEDUPLICATION:
+        return f"select k from {rows}"
+    if case.kind in {Kind.AGGREGATE, Kind.TEXT_AGGREGATE} and ours:
         # A changelog: what was added less what was taken back.
         return f"select k, n, total from {rows} group by k, n, total having sum(_weight) > 0"
     # Results so far, batch by batch; the name of a file, or of its folder, begins with the number of the batch.

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.spark.cases import STORES, Case, Kind, Side
 from bench.spark.gate import Gate
-from bench.spark.inputs import COLUMNS
 from bench.spark.ours import run_ours
 from bench.spark.theirs import run_theirs, settings
 from statebed.java import use_java
@@ -42,7 +41,7 @@ def _run(
     session: SparkSession, side: Side, case: Case, *, inputs: Path, own: Path, gate: Gate
 ) -> list[dict[str, float]]:
     own.mkdir(parents=True)
-    frames = {source: _stream(session, inputs / source) for source in case.sources}
+    frames = {source: _stream(session, case, inputs / source) for source in case.sources}
     if side is Side.OURS:
         return run_ours(session, case, frames, own, gate.stop_here)
     return run_theirs(case, side, frames, own, gate.stop_here)
@@ -52,8 +51,8 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _stream(session: SparkSession, folder: Path) -> DataFrame:
-    return session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+def _stream(session: SparkSession, case: Case, folder: Path) -> DataFrame:
+    return session.readStream.schema(case.columns).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def _session(side: Side, own: Path) -> SparkSession:

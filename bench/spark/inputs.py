@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from bench.spark.cases import ROW_US, Case, Files, Kind
 
-COLUMNS = "k bigint, v bigint, ts timestamp"
 START_US = 1_699_999_800_000_000
 """A border of windows, whichever of the lengths they have."""
 _JITTER_US = 500_000
@@ -64,9 +63,12 @@ def _rows(case: Case, draw: np.random.Generator, first: int, count: int) -> pa.T
     keys = draw.integers(0, case.keys, count)
     if case.kind is Kind.SESSION:
         keys = _taking_turns(case, places, keys, draw)
+    names = pa.array(keys)
+    if case.kind is Kind.TEXT_AGGREGATE:
+        names = pc.binary_join_element_wise("customer-", names.cast(pa.string()), "")
     return pa.table(
         {
-            "k": pa.array(keys),
+            "k": names,
             "v": pa.array(draw.integers(0, 1000, count)),
             "ts": pa.array(times).cast(pa.timestamp("us", tz="UTC")),
         }

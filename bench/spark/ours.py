@@ -84,17 +84,21 @@ def run_ours(
 
 def _result(case: Case, streams: dict[str, Any]) -> Any:
     rows = streams["a"]
-    counted = {"n": sb.count(), "total": sb.sum("v")}
-    if case.kind is Kind.AGGREGATE:
-        return rows.key_by("k", name="totals").agg(**counted)
-    if case.kind is Kind.TUMBLING:
-        return rows.group_by("k", sb.tumbling(_us(case.window_us)), name="windows").agg(**counted)
-    if case.kind is Kind.SESSION:
-        return rows.group_by("k", sb.session(_us(case.gap_us)), name="sessions").agg(**counted)
     if case.kind is Kind.PROCESS:
         return rows.key_by("k", name="function").process(Totals())
-    joined = rows.join(streams["b"], "k", within=sb.between(_us(-case.interval_us), "0 s"), name="pairs")
-    return joined.select("k", "v", "v_right")
+    if case.kind is Kind.DEDUPLICATION:
+        return rows.deduplicate("k", name="first").select("k")
+    if case.kind is Kind.JOIN:
+        joined = rows.join(streams["b"], "k", within=sb.between(_us(-case.interval_us), "0 s"), name="pairs")
+        return joined.select("k", "v", "v_right")
+    windows = {
+        Kind.TUMBLING: sb.tumbling(_us(case.window_us)),
+        Kind.SLIDING: sb.sliding(_us(case.window_us), _us(case.slide_us)),
+        Kind.SESSION: sb.session(_us(case.gap_us)),
+    }
+    window = windows.get(case.kind)
+    groups = rows.key_by("k", name="totals") if window is None else rows.group_by("k", window, name="windows")
+    return groups.agg(n=sb.count(), total=sb.sum("v"))
 
 
 def _us(length: int) -> str:

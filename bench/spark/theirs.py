@@ -19,6 +19,8 @@ _PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 _TOTALS = "k bigint, n bigint, total bigint"
 Frames = dict[str, DataFrame]
 
+_WINDOW = "w"
+
 
 def settings(side: Side) -> dict[str, str]:
     """Return the settings of the session for this store."""
@@ -88,26 +90,30 @@ def run_theirs(
 
 def _result(case: Case, side: Side, frames: Frames) -> DataFrame:
     rows = frames["a"]
-    counted = (F.count("*").alias("n"), F.sum("v").alias("total"))
-    if case.kind is Kind.AGGREGATE:
-        return rows.groupBy("k").agg(*counted)
-    if case.kind is Kind.TUMBLING:
-        return _flat(rows.groupBy("k", F.window("ts", _us(case.window_us))).agg(*counted), "window")
-    if case.kind is Kind.SESSION:
-        gap = F.session_window("ts", _us(case.gap_us))
-        return _flat(rows.groupBy("k", gap).agg(*counted), "session_window")
     if case.kind is Kind.PROCESS:
         grouped = rows.groupBy("k")
         if side is Side.PANDAS:
             return grouped.transformWithStateInPandas(PandasTotals(), _TOTALS, "Update", "None")
         return grouped.transformWithState(RowTotals(), _TOTALS, "Update", "None")
-    apart = f"a.ts between b.ts and b.ts + interval {case.interval_us} microseconds"
-    pairs = rows.alias("a").join(frames["b"].alias("b"), F.expr(f"a.k = b.k and {apart}"))
-    return pairs.select("a.k", "a.v", F.col("b.v").alias("v_right"))
+    if case.kind is Kind.DEDUPLICATION:
+        return rows.dropDuplicates(["k"]).select("k")
+    if case.kind is Kind.JOIN:
+        apart = f"a.ts between b.ts and b.ts + interval {case.interval_us} microseconds"
+        pairs = rows.alias("a").join(frames["b"].alias("b"), F.expr(f"a.k = b.k and {apart}"))
+        return pairs.select("a.k", "a.v", F.col("b.v").alias("v_right"))
+    windows = {
+        Kind.TUMBLING: F.window("ts", _us(case.window_us)),
+        Kind.SLIDING: F.window("ts", _us(case.window_us), _us(case.slide_us)),
+        Kind.SESSION: F.session_window("ts", _us(case.gap_us)),
+    }
+    window = windows.get(case.kind)
+    groups = rows.groupBy("k") if window is None else rows.groupBy("k", window.alias(_WINDOW))
+    counted = groups.agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+    return counted if window is None else _flat(counted)
 
 
-def _flat(result: DataFrame, window: str) -> DataFrame:
-    times = (F.col(f"{window}.{edge}").alias(f"window_{edge}") for edge in ("start", "end"))
+def _flat(result: DataFrame) -> DataFrame:
+    times = (F.col(f"{_WINDOW}.{edge}").alias(f"window_{edge}") for edge in ("start", "end"))
     return result.select("k", *times, "n", "total")
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 import statebed as sb
 from bench.report import Figure, Report
 from bench.spark.cases import Case, Files, Kind
-from bench.spark.child import HEAP
+from bench.spark.child import HEAP, WITHOUT_ROWS
 from bench.spark.inputs import write_inputs
 from bench.spark.watch import ProcessorClock
 from statebed.java import use_java
@@ -164,12 +164,12 @@ def _main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     use_java()
+    native = way == WAYS[1]
     builder = SparkSession.builder.master("local[2]")
-    for name, value in _SETTINGS.items():
+    for name, value in (_SETTINGS | (WITHOUT_ROWS if native else {})).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    native = way == WAYS[1]
     session.conf.set("spark.statebed.native_scan", str(native).lower())
     times = {}
     for part in NATIVE_PARTS if native else PARTS:

@@ -17,8 +17,15 @@ from bench.spark.gate import Gate
 from bench.spark.ours import run_ours
 from bench.spark.theirs import run_theirs, settings
 from statebed.java import use_java
+from statebed.spark.session import WORKER_DAEMON
 
 HEAP = "4g"
+WITHOUT_ROWS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.python.daemon.module": WORKER_DAEMON,
+}
+"""Settings for a JVM that sees no rows, as docs/howto/sizing.md recommends them."""
 
 
 def main() -> None:
@@ -74,7 +81,7 @@ def _session(side: Side, own: Path) -> SparkSession:
         # Two halves of each file, however small: both cores read.
         "spark.sql.files.openCostInBytes": "1",
     }
-    for name, value in (common | ({} if side is Side.OURS else settings(side))).items():
+    for name, value in (common | (WITHOUT_ROWS if side is Side.OURS else settings(side))).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

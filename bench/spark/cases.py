@@ -49,7 +49,7 @@ _GOAL = 4.0
 _GOAL_MANY_KEYS = 6.0
 _GOAL_FEW_KEYS = 1.5
 _GOALS_OF_FUNCTIONS = (30.0, 100.0)
-"""With few and with many keys."""
+"""Goals with few and with many keys."""
 
 
 @dataclass(frozen=True)

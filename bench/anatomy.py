@@ -8,6 +8,7 @@ both cores are busy, and others may be, too.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from bench.spark.inputs import write_inputs
 from bench.spark.watch import ProcessorClock
 from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
-from statebed.spark.epoch.exchange import placed, reading
+from statebed.spark.epoch.exchange import PieceFiles, placed, reading
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK, Piece
 from statebed.spark.plan.routing import RouteFunction
@@ -211,7 +212,7 @@ def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: 
         return
     plan = job._plan()  # noqa: SLF001 - the plan of a job is not public, and the parts are made of it
     scan = native_scan(plan) if native else None
-    steps = _spark_steps(plan, part) if scan is None else _native_steps(plan, part, scan)
+    steps = _spark_steps(plan, part) if scan is None else _native_steps(plan, part, scan, own / "pieces")
 
     def on_batch(batch: DataFrame, _batch_id: int) -> None:
         steps(batch)
@@ -241,9 +242,10 @@ def _spark_steps(plan: JobPlan, part: str) -> Callable[[DataFrame], None]:
     return run
 
 
-def _native_steps(plan: JobPlan, part: str, scan: NativeScan) -> Callable[[DataFrame], None]:
+def _native_steps(plan: JobPlan, part: str, scan: NativeScan, folder: Path) -> Callable[[DataFrame], None]:
     """Return what is done with a batch whose files are scanned, up to a part."""
     names = NATIVE_PARTS[: NATIVE_PARTS.index(part) + 1]
+    files = PieceFiles(str(folder))
 
     def run(batch: DataFrame) -> None:
         if part == "planning":
@@ -252,13 +254,15 @@ def _native_steps(plan: JobPlan, part: str, scan: NativeScan) -> Callable[[DataF
         function = scan.of_batch(plan.prepared.sparkSession, str(context.getLocalProperty("sql.streaming.queryId")))
         assert function is not None
         read = _Scanned(function, routing(plan, None) if "route" in names else _drained)
-        rdd = reading(context, read, tasks=len(function.tasks))
+        folder.mkdir(parents=True)
+        rdd = reading(context, read, tasks=len(function.tasks), files=files)
         if "shuffle" in names:
             rdd = placed(rdd, plan.parallelism)
         if "second pipe" in names:
-            rdd.foreach(_do_nothing)
+            rdd.foreachPartition(_Taken(files))
         else:
             rdd._jrdd.count()  # noqa: SLF001 - in the JVM, so that nothing else is added
+        shutil.rmtree(folder)
 
     return run
 
@@ -295,8 +299,15 @@ def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     freeze_heap()  # as a subtask does; otherwise PySpark's garbage collection after each task would be most of its time
 
 
-def _do_nothing(piece: Piece) -> None:
-    del piece
+@dataclass(frozen=True)
+class _Taken:
+    """Function of a task: takes all pieces, and does nothing with them."""
+
+    files: PieceFiles
+
+    def __call__(self, references: Iterator[Piece]) -> None:
+        for piece in self.files.read(references):
+            del piece
 
 
 if __name__ == "__main__":

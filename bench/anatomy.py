@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -305,7 +305,7 @@ class _Taken:
 
     files: PieceFiles
 
-    def __call__(self, references: Iterator[Piece]) -> None:
+    def __call__(self, references: Iterable[Piece]) -> None:
         for piece in self.files.read(references):
             del piece
 

@@ -26,10 +26,9 @@ WORKER_DAEMON = "statebed.spark.epoch.worker_daemon"
 _LOOPBACK = "127.0.0.1"
 _NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect does not allow"
 _BETWEEN = "\u0001"
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN_FILES = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    _MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 _OPENING = "Initializing"
@@ -106,7 +105,9 @@ def start_with_plain_checkpoint(writer: DataStreamWriter, session: SparkSession)
     operating system for every step of writing a file, and write a checksum file beside it. The settings of the user's
     session are as before when this returns, and what the user has set remains.
     """
-    added = _PLAIN_FILES.keys() - configuration(session).keys()
+    java: Any = session._jvm  # noqa: SLF001 - no public way to ask for a class
+    known = bool(java.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_FILES[_MANAGER]))
+    added = (_PLAIN_FILES.keys() if known else set()) - configuration(session).keys()
     for name in added:
         session.conf.set(name, _PLAIN_FILES[name])
     try:

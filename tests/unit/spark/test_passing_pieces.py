@@ -56,6 +56,11 @@ def test_a_frame_that_is_cut_short_is_an_error() -> None:
         list(PieceFrames().load_stream(io.BytesIO(stream.getvalue()[:-1])))
 
 
+def test_a_length_that_is_cut_short_is_an_error() -> None:
+    with pytest.raises(EOFError, match="the length of a piece is incomplete"):
+        list(PieceFrames().load_stream(io.BytesIO(b"\0\0")))
+
+
 def test_a_level_takes_the_rows_of_its_branches_and_passes_on_the_rest() -> None:
     passing: list[Piece] = []
     taken = list(_arrivals(1, iter(sent()), {4}, passing))

@@ -53,8 +53,10 @@ class PieceFrames(Serializer):
         """Yield the pieces up to the end of the data."""
         while True:
             start = stream.read(struct.calcsize(_LENGTH))
-            if len(start) < struct.calcsize(_LENGTH):
+            if not start:
                 return
+            if len(start) < struct.calcsize(_LENGTH):
+                raise EOFError("the length of a piece is incomplete")
             (length,) = struct.unpack(_LENGTH, start)
             if length == SpecialLengths.END_OF_DATA_SECTION:
                 return
@@ -141,7 +143,8 @@ def reading(
 def placed(rdd: "RDD[Any]", parallelism: int) -> "RDD[Any]":
     """Return the pieces at their subtasks."""
     context = rdd.context
-    python: Any = context._jvm.org.apache.spark.api.python  # type: ignore[union-attr]  # noqa: SLF001 - as partitionBy does
+    java: Any = context._jvm  # noqa: SLF001 - as RDD.partitionBy does, but without pickling
+    python = java.org.apache.spark.api.python
     pairs = python.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - as above
     values = python.PythonRDD.valueOfPair(pairs.partitionBy(python.PythonPartitioner(parallelism, 0)))
     return RDD(values, context, PieceFrames())

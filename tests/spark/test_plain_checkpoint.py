@@ -1,10 +1,12 @@
 """Spark's checkpoint of a run is written as plain files, and the user's session keeps its settings."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 import statebed as sb
@@ -37,21 +39,30 @@ def managers(query: sb.Query) -> set[str]:
     }
 
 
-def test_all_logs_of_a_query_are_plain_files_and_the_session_is_as_before(spark: SparkSession, tmp_path: Path) -> None:
-    for name in (MANAGER, CHECKSUMS):
+@pytest.fixture
+def unset(spark: SparkSession) -> Iterator[SparkSession]:
+    """Yield a session in which the user has set neither."""
+    before = {name: value for name, value in configuration(spark).items() if name in {MANAGER, CHECKSUMS}}
+    for name in before:
         spark.conf.unset(name)
-    before = configuration(spark)
-    query = run(spark, tmp_path)
-    assert configuration(spark) == before
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def test_all_logs_of_a_query_are_plain_files_and_the_session_is_as_before(unset: SparkSession, tmp_path: Path) -> None:
+    before = configuration(unset)
+    query = run(unset, tmp_path)
+    assert configuration(unset) == before
     assert managers(query) == {"FileSystemBasedCheckpointFileManager"}
 
 
-def test_what_the_user_has_set_remains(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_the_user_has_set_remains(unset: SparkSession, tmp_path: Path) -> None:
     chosen = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
-    spark.conf.set(MANAGER, chosen)
+    unset.conf.set(MANAGER, chosen)
     try:
-        query = run(spark, tmp_path)
-        assert spark.conf.get(MANAGER) == chosen
+        query = run(unset, tmp_path)
+        assert unset.conf.get(MANAGER) == chosen
     finally:
-        spark.conf.unset(MANAGER)
+        unset.conf.unset(MANAGER)
     assert managers(query) == {"FileContextBasedCheckpointFileManager"}

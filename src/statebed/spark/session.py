@@ -28,7 +28,7 @@ _NO_CONNECT = "a job runs inside the driver and calls its JVM, which Connect doe
 _BETWEEN = "\u0001"
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN_FILES = {
-    _MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
+    _MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 _OPENING = "Initializing"

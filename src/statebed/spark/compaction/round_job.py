@@ -9,17 +9,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from statebed.errors import SubtaskError
 from statebed.format import names
 from statebed.spark.plan.host_memory import TaskShare
 from statebed.spark.plan.worker_resources import resources
@@ -31,8 +28,6 @@ POOL = "statebed_compaction"
 SLOTS_SHARE = 4
 """Fraction of task slots in use: one in `SLOTS_SHARE`."""
 STOP_SECONDS = 10.0
-_SCHEMA = "report binary, error string"
-_ROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
 
 Result = CompactedSubtask | str
 """Result of one subtask, or the text of its error."""
@@ -114,11 +109,9 @@ class SparkRounds:
             context.setLocalProperty("spark.scheduler.pool", POOL)
         slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))
         function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots, self._share)
-        rows = self._session.range(0, slots, 1, slots).mapInArrow(function, _SCHEMA).collect()
-        return [
-            str(row["error"]) if row["report"] is None else CompactedSubtask.from_bytes(bytes(row["report"]))
-            for row in rows
-        ]
+        # Not a DataFrame: Spark would start Python workers with settings of Spark SQL beside those that run the epochs.
+        reports = context.parallelize(range(slots), slots).mapPartitionsWithIndex(function).collect()
+        return [report if isinstance(report, str) else CompactedSubtask.from_bytes(report) for report in reports]
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ class _SparkRound:
 
 @dataclass(frozen=True)
 class CompactionFunction:
-    """Function for mapInArrow: each partition runs every `slots`-th task."""
+    """Function of a Spark task, which runs every `slots`-th of the `tasks`."""
 
     state_url: str
     job_id: str
@@ -156,18 +149,14 @@ class CompactionFunction:
     share: TaskShare | None = None
     """Share of the host's memory and cache, or None for the defaults of the process."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass  # the rows only make Spark run the partition
-        context = TaskContext.get()
-        if context is None:
-            raise SubtaskError("a compaction must run inside a Spark task")
+    def __call__(self, number: int, numbers: Iterable[int]) -> Iterator[bytes | str]:
+        """Yield a serialized result, or the text of an error, for each task."""
+        for _ in numbers:
+            pass  # they only make Spark run the partition
         store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
         tiers, cache = (None, None) if self.share is None else resources(self.share)
-        for task in self.tasks[context.partitionId() :: self.slots]:
-            report, error = None, None
+        for task in self.tasks[number :: self.slots]:
             try:
-                report = compact_subtask(task, store, tiers=tiers, cache=cache).to_bytes()
+                yield compact_subtask(task, store, tiers=tiers, cache=cache).to_bytes()
             except Exception as failure:  # noqa: BLE001 - the files stay as they are; the driver counts it
-                error = f"{task.info.where}: {failure!r}"
-            yield pa.RecordBatch.from_pylist([{"report": report, "error": error}], schema=_ROW)
+                yield f"{task.info.where}: {failure!r}"

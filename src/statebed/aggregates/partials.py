@@ -135,6 +135,8 @@ def _in_pieces(
 
 def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
     """Return the latest time of each group, or null if none is known."""
+    if times.null_count == len(times):
+        return pa.nulls(grouping.groups, times.type)
     valid = validity(times)
     known = np.where(valid, int64_values(times), np.iinfo(np.int64).min)
     latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]

@@ -61,7 +61,7 @@ def replaced(
 
     Each are ordered by key. The columns `normal` are normalised already.
     """
-    _, before, after = np.intersect1d(old_keys, new_keys, assume_unique=True, return_indices=True)
+    before, after = _common(old_keys, new_keys)
     same = np.ones(len(before), dtype=np.bool_)
     # The columns that differ most often are last: the event time, and aggregates after keys.
     for name in reversed(old.schema.names):
@@ -80,6 +80,17 @@ def replaced(
         table = pa.Table.from_arrays(list(columns.values()), schema=changed.schema)
         parts.append(weighted(table, np.full(changed.num_rows, weight, dtype=np.int64)))
     return parts[0], parts[1]
+
+
+def _common(ours: Integers, theirs: Integers) -> tuple[Integers, Integers]:
+    """Return the positions of the numbers that both have; each are ascending."""
+    count = max(int(numbers[-1]) + 1 if len(numbers) else 0 for numbers in (ours, theirs))
+    positions = []
+    for numbers, others in ((ours, theirs), (theirs, ours)):
+        is_other = np.zeros(count, dtype=np.bool_)
+        is_other[others] = True
+        positions.append(np.flatnonzero(is_other[numbers]))
+    return positions[0], positions[1]
 
 
 def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

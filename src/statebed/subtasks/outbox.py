@@ -1,8 +1,9 @@
 """Outbox files: output rows as plain Parquet, the same bytes for the same rows.
 
 They may become files of a user's table, so they hold only the output columns, in encodings that every reader supports:
-plain for numbers and times, dictionaries for the other columns. Spark's vectorised reader has no byte stream split
-before 4.3, which state files use.
+packed differences for integers and times, plain for floating-point numbers, dictionaries for the other columns. Packed
+differences take half the processor time of plain values, which leave all the work to the compression. Spark's
+vectorised reader has no byte stream split before 4.3, which state files use.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,8 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from statebed.format.segment_writer import split_encodings
 
 ROW_GROUP_ROWS = 1 << 17
 FILE_ROWS = 8 * ROW_GROUP_ROWS
@@ -56,12 +55,13 @@ def encode_outbox_pieces(pieces: Iterable[pa.Table], path: Path | None = None) -
     for rows in pieces:
         plain = rows.replace_schema_metadata(None)
         if writer is None:
-            split = split_encodings(plain.schema)
+            packed, floating = _packed(plain.schema), _floating(plain.schema)
             writer = pq.ParquetWriter(
                 sink,
                 plain.schema,
                 compression="zstd",
-                use_dictionary=[name for name in plain.schema.names if name not in split],
+                use_dictionary=[name for name in plain.schema.names if name not in packed | floating],
+                column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
                 write_page_checksum=True,
                 version="2.6",
                 data_page_version="1.0",
@@ -74,3 +74,14 @@ def encode_outbox_pieces(pieces: Iterable[pa.Table], path: Path | None = None) -
         return data
     sink.close()
     return path.read_bytes()
+
+
+def _packed(schema: pa.Schema) -> set[str]:
+    """Return the columns of signed integers and of times. Not every reader can unpack unsigned integers."""
+    return {
+        field.name for field in schema if pa.types.is_signed_integer(field.type) or pa.types.is_temporal(field.type)
+    }
+
+
+def _floating(schema: pa.Schema) -> set[str]:
+    return {field.name for field in schema if pa.types.is_floating(field.type)}

@@ -10,6 +10,7 @@ import statebed as sb
 from statebed import testing
 from statebed.aggregates import partials
 from statebed.operators.updating import aggregate
+from statebed.state.keyed.sorted_run import SortedRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 ROW = st.fixed_dictionaries({"k": st.integers(0, 6), "v": st.none() | st.integers(0, 3), "w": st.sampled_from("abc")})
@@ -42,3 +43,16 @@ def test_p6_pieces_of_groups_give_what_all_groups_give_at_once(epochs: list[list
         patched.setattr(partials, "MOST_BYTES", 0)
         patched.setattr(partials, "PIECE_BYTES", 100)
         assert outcome(epochs) == whole
+
+
+def test_groups_are_looked_up_once_to_be_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that were sliced in between were sorted and looked up a second time."""
+    find, lookups = SortedRun.find, []
+    monkeypatch.setattr(SortedRun, "find", lambda run, batch: lookups.append(len(batch)) or find(run, batch))
+    made = sb.Flow("once")
+    made.source("rows", "k bigint, v bigint").key_by("k", name="totals").agg(total=sb.sum("v"))
+    with testing.run(made) as run:
+        run.feed("rows", [{"k": key, "v": 1} for key in range(100)])
+        lookups.clear()
+        run.feed("rows", [{"k": key, "v": 1} for key in range(100)])
+    assert lookups == [100]

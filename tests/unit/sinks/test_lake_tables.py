@@ -372,4 +372,4 @@ def test_outbox_files_have_only_encodings_that_all_supported_sparks_read(lake: L
                 for column in range(metadata.num_columns)
                 for one in metadata.row_group(group).column(column).encodings
             }
-    assert found <= {"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY"}
+    assert found <= {"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BINARY_PACKED"}

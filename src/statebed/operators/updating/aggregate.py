@@ -185,9 +185,12 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         """Merge some groups into the state; yield the changes of as many as have few collected values."""
         stored, is_stored = tables.get_keyed(GROUPS).get(keys)
         for start, count in self._few_entries(tables, stored, folded):
-            there = is_stored[start : start + count]
+            if count == keys.num_rows:
+                # The very same keys: the view has remembered their rows.
+                yield self._changed(tables, keys, folded, stored, is_stored)
+                return
             groups = keys.slice(start, count), folded.slice(start, count), stored.slice(start, count)
-            yield self._changed(tables, *groups, there)
+            yield self._changed(tables, *groups, is_stored[start : start + count])
 
     def _changed(
         self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, is_stored: Flags
@@ -199,7 +202,8 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         if self.changes is Changes.CHANGELOG:
             rows = int64_values(after[ROWS])
             kept, unknown = rows > 0, int(-rows[rows < 0].sum())
-            view.delete(filtered(keys, is_stored & ~kept))
+            if not kept.all():
+                view.delete(filtered(keys, is_stored & ~kept))
         collected = self._collected_before_and_after(tables, keys, folded, kept)
         if self.entries:
             results = self._entry_results(tables, keys, folded, stored, kept)

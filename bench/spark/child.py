@@ -36,7 +36,7 @@ def main() -> None:
     _run(session, side, case, inputs=inputs.parent / "small", own=own / "small", gate=gate)
     if side not in STORES:
         # Spark ends Python workers that were idle for a minute; the turns of others are no idleness of ours.
-        gate.when_idle = lambda: session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
+        gate.when_idle = lambda: _use_workers(session)
     batches = len(list((inputs / "a").iterdir()))
     gate.close(batches)
     phases = _run(session, side, case, inputs=inputs, own=own / "run", gate=gate)
@@ -52,6 +52,12 @@ def _run(
     if side is Side.OURS:
         return run_ours(session, case, frames, own, gate.stop_here)
     return run_theirs(case, side, frames, own, gate.stop_here)
+
+
+def _use_workers(session: SparkSession) -> None:
+    """Run a task on each worker: those of DataFrames, and those of RDDs, which run the epochs of a native scan."""
+    session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
+    session.sparkContext.parallelize(range(2), 2).map(int).collect()
 
 
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -217,6 +217,17 @@ def test_a_manager_that_warms_the_cache_leaves_nothing_to_decode(shared: HostCac
     assert shared.counts.written == 8
 
 
+def test_changes_that_are_written_in_pieces_are_not_decoded_again(
+    shared: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, alone = Job(shared), Job(None)
+    for one in (job, alone):
+        one.epoch(1, 35_000, 1 << 40)
+    assert job.objects() == alone.objects()
+    monkeypatch.setattr(CachedRuns, "_rows", lambda *_: pytest.fail("a file is decoded"))
+    assert job.content() == alone.content()
+
+
 def test_a_copy_of_other_columns_is_another_copy(shared: HostCache) -> None:
     job = Job(shared)
     job.epoch(1, 300, 200)

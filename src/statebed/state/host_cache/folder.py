@@ -91,7 +91,7 @@ class CacheFolder:
 
     def used(self) -> int:
         """Return the total size of the files, by scanning them."""
-        return sum(size for _, size, _ in self._files())
+        return sum(_size(status) for _, status in self._entries())
 
     @contextlib.contextmanager
     def room(self, nbytes: int) -> Iterator[ReservedSpace]:
@@ -172,15 +172,17 @@ class CacheFolder:
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """Return access time, size and path of all files, temporary ones first, then the coldest first."""
-        files = []
+        return sorted(
+            (0 if name.endswith(_MAKING) else status.st_atime_ns, _size(status), self.path / name)
+            for name, status in self._entries()
+        )
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name.endswith((SUFFIX, _MAKING)):
                     with contextlib.suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        read = 0 if entry.name.endswith(_MAKING) else status.st_atime_ns
-                        files.append((read, _size(status), Path(entry.path)))
-        return sorted(files)
+                        yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def _is_left_over(path: Path) -> bool:

@@ -5,7 +5,7 @@ host decodes nothing. Any other file is copied when it is first needed, one row 
 this subtask owns only a small part of it, that part.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -64,15 +64,17 @@ class CachedRuns:
         """Whether copies take no memory. False if the address space is limited, because then files are not mapped."""
         return not is_address_space_limited()
 
-    def add(self, file: pb.FileEntry, rows: pa.Table) -> None:
-        """Add the rows of a new file to the cache."""
+    def add(self, file: pb.FileEntry, pieces: Sequence[pa.Table]) -> None:
+        """Add the rows of a new file, in its order, to the cache."""
 
         def write(copy: ColumnFileWriter) -> None:
-            append_file_rows(copy, self._table, rows)
+            for rows in pieces:
+                append_file_rows(copy, self._table, rows)
             append_index(copy)
 
-        nbytes = rows.nbytes + rows.num_rows * _COPIES
-        self._cache.add(self._label(file, None), kinds_of(self._table), write, most=rows.num_rows, nbytes=nbytes)
+        count = sum(rows.num_rows for rows in pieces)
+        nbytes = sum(rows.nbytes for rows in pieces) + count * _COPIES
+        self._cache.add(self._label(file, None), kinds_of(self._table), write, most=count, nbytes=nbytes)
 
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
         """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""

@@ -21,6 +21,8 @@ from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.upload import Upload
 
+KEPT_IN_BUDGET = 16
+"""Pieces are kept for the host's cache if together they take at most this part of the budget."""
 PIECES_IN_BUDGET = 64
 MOST_PIECE_BYTES = 32 << 20
 """Upper limit of the piece size. A checkpoint with more changes than one piece, which is 1/PIECES_IN_BUDGET of the
@@ -70,8 +72,9 @@ class TakenChanges:
         """Write the changes to files. `announce` is called with each file before the view may read it."""
         memory, durable = self._tiers.memory, self._durable
         piece_bytes = min(max(memory.segment_bytes, memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
-        # A piece while it is gathered, sorted and cut, and the row group that is being written.
-        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8)
+        kept_bytes = memory.budget // KEPT_IN_BUDGET if durable.has_copies else 0
+        # A piece while it is gathered, sorted and cut, the row group that is being written, and pieces that are kept.
+        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8) + kept_bytes
         with memory.reserve(self._owner, Purpose.WRITES, room), durable.changing(announce):
             applied = [(edit, durable.apply(edit, name_of)) for edit in self.edits]
             uploads = [upload for _, made_uploads in applied for upload in made_uploads or ()]
@@ -87,6 +90,7 @@ class TakenChanges:
                     older=durable.older(merged),
                     folder=self._tiers.folder,
                     piece_bytes=piece_bytes,
+                    kept_bytes=kept_bytes,
                     file_bytes=self._file_bytes,
                 )
         self._end()

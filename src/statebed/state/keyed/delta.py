@@ -39,12 +39,14 @@ def write_delta(
     older: Callable[[pb.HashRange], pa.Table],
     folder: SpillFolder,
     piece_bytes: int,
+    kept_bytes: int,
     file_bytes: int,
 ) -> tuple[Upload, ...]:
     """Write the changes of the blocks as a delta that replaces the `merged` deltas. Return no upload if nothing has
     changed.
 
-    `older` reads the rows of the merged deltas (`DurableRows.older`).
+    `older` reads the rows of the merged deltas (`DurableRows.older`). Up to `kept_bytes` of pieces stay in memory until
+    the end, for the host's cache, which would otherwise decode the new file.
     """
     spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
     pieces = _pieces(blocks, spans, table, older, sequence=durable.next_sequence)
@@ -55,12 +57,15 @@ def write_delta(
         pieces = iter([rows])
     level = MERGED_DELTAS if merged else DELTA
     with RangeFiles(durable.spec, folder, owned=durable.owned, level=level, file_bytes=file_bytes) as files:
+        kept: list[pa.Table] | None = []
         for number, piece in enumerate(pieces):
             files.write(piece)
+            if kept is not None:
+                kept = [*kept, piece] if sum(rows.nbytes for rows in (*kept, piece)) <= kept_bytes else None
             if number % _TRIMMED_EVERY == 0:
                 give_back_pages()
         written = files.finish()
-    return durable.add_large_delta(written, name_of, merged=merged) if written else ()
+    return durable.add_large_delta(written, name_of, merged=merged, pieces=kept or ()) if written else ()
 
 
 def _pieces(

@@ -231,12 +231,19 @@ class DurableRows:
         path = name_of(segment.digest)
         entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
         if self._images is not None:
-            self._images.add(entry, rows)
+            self._images.add(entry, [rows])
         return self._added([entry], [Upload.of_bytes(path, segment.data)], merged)[0]
 
-    def add_large_delta(self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta) -> tuple[Upload, ...]:
-        """Add changes like `add_delta`, from local files that together cover the range of the subtask."""
+    def add_large_delta(
+        self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta, pieces: Sequence[pa.Table] = ()
+    ) -> tuple[Upload, ...]:
+        """Add changes like `add_delta`, from local files that together cover the range of the subtask.
+
+        `pieces` are all rows, if they are still in memory.
+        """
         pairs = [staged(file, name_of) for file in files]
+        if self._images is not None and pieces and len(pairs) == 1:
+            self._images.add(pairs[0][0], pieces)
         return self._added([entry for entry, _ in pairs], [upload for _, upload in pairs], merged)
 
     def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:

@@ -222,7 +222,7 @@ def test_changes_that_are_written_in_pieces_are_not_decoded_again(
 ) -> None:
     job, alone = Job(shared), Job(None)
     for one in (job, alone):
-        one.epoch(1, 35_000, 1 << 40)
+        one.epoch(1, 55_000, 1 << 40)
     assert job.objects() == alone.objects()
     monkeypatch.setattr(CachedRuns, "_rows", lambda *_: pytest.fail("a file is decoded"))
     assert job.content() == alone.content()

@@ -10,6 +10,7 @@ import statebed as sb
 from statebed import testing
 from statebed.aggregates import partials
 from statebed.operators.updating import aggregate
+from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.sorted_run import SortedRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
@@ -47,8 +48,14 @@ def test_p6_pieces_of_groups_give_what_all_groups_give_at_once(epochs: list[list
 
 def test_groups_are_looked_up_once_to_be_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that were sliced in between were sorted and looked up a second time."""
-    find, lookups = SortedRun.find, []
-    monkeypatch.setattr(SortedRun, "find", lambda run, batch: lookups.append(len(batch)) or find(run, batch))
+    find = SortedRun.find
+    lookups: list[int] = []
+
+    def counted(run: SortedRun, batch: KeyBatch) -> Any:
+        lookups.append(len(batch))
+        return find(run, batch)
+
+    monkeypatch.setattr(SortedRun, "find", counted)
     made = sb.Flow("once")
     made.source("rows", "k bigint, v bigint").key_by("k", name="totals").agg(total=sb.sum("v"))
     with testing.run(made) as run:

@@ -32,7 +32,7 @@ def main() -> None:
     gate = Gate()
     side, case = Side[sys.argv[1]], Case(Kind[sys.argv[2]], int(sys.argv[3]))
     inputs, own = Path(sys.argv[4]), Path(sys.argv[5])
-    session = _session(side, own)
+    session = session_of(side, own)
     _run(session, side, case, inputs=inputs.parent / "small", own=own / "small", gate=gate)
     if side not in STORES:
         # Spark ends Python workers that were idle for a minute; the turns of others are no idleness of ours.
@@ -68,7 +68,8 @@ def _stream(session: SparkSession, case: Case, folder: Path) -> DataFrame:
     return session.readStream.schema(case.columns).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def _session(side: Side, own: Path) -> SparkSession:
+def session_of(side: Side, own: Path) -> SparkSession:
+    """Start Spark with the settings of a side."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     use_java()

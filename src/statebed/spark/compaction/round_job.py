@@ -105,7 +105,7 @@ class SparkRounds:
         context = self._session.sparkContext
         described = f"statebed: compacting files of {self._job_id}, as of epoch {tasks[0].epoch}"
         context.setJobGroup(self._group, described, interruptOnCancel=True)
-        if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
+        if self._session.conf.get("spark.scheduler.mode", "FIFO") == "FAIR":
             context.setLocalProperty("spark.scheduler.pool", POOL)
         slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))
         function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots, self._share)

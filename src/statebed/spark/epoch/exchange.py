@@ -5,13 +5,14 @@ same, but planning it, and converting every piece to a row and back, took most o
 one task per subtask even if no piece arrives, so that no heartbeats are needed.
 """
 
+import functools
 import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
@@ -143,10 +144,10 @@ def reading(
 def placed(rdd: "RDD[Any]", parallelism: int) -> "RDD[Any]":
     """Return the pieces at their subtasks."""
     context = rdd.context
-    java: Any = context._jvm  # noqa: SLF001 - as RDD.partitionBy does, but without pickling
-    python = java.org.apache.spark.api.python
-    pairs = python.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - as above
-    values = python.PythonRDD.valueOfPair(pairs.partitionBy(python.PythonPartitioner(parallelism, 0)))
+    java = _java_classes(context)
+    # As RDD.partitionBy does, but without pickling.
+    pairs = java.pairs(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - no public name
+    values = java.python.valueOfPair(pairs.partitionBy(java.partitioner(parallelism, 0)))
     return RDD(values, context, PieceFrames())
 
 
@@ -160,10 +161,27 @@ def _folder_of(context: SparkContext) -> Path:
     return Path(tempfile.mkdtemp(prefix="pieces-", dir=context._temp_dir))  # noqa: SLF001 - no public name
 
 
+class _JavaClasses(NamedTuple):
+    """Classes of the JVM."""
+
+    list: Any
+    pairs: Any
+    partitioner: Any
+    python: Any
+
+
+@functools.lru_cache(maxsize=1)
+def _java_classes(context: SparkContext) -> _JavaClasses:
+    """Look up classes; each lookup takes several calls of the JVM."""
+    java: Any = context._jvm  # noqa: SLF001 - no public name
+    python = java.org.apache.spark.api.python
+    return _JavaClasses(java.java.util.ArrayList, python.PairwiseRDD, python.PythonPartitioner, python.PythonRDD)
+
+
 def _nothing(context: SparkContext, tasks: int) -> "RDD[Any]":
     """Return the input of tasks that need none."""
-    java: Any = context._jvm  # noqa: SLF001 - the public way writes a file
-    return RDD(context._jsc.parallelize(java.java.util.ArrayList(), tasks), context, NoOpSerializer())  # noqa: SLF001 - as above
+    nothing = _java_classes(context).list()
+    return RDD(context._jsc.parallelize(nothing, tasks), context, NoOpSerializer())  # noqa: SLF001 - the public way writes a file
 
 
 def _stage(

@@ -81,9 +81,10 @@ class ProgressListener:
         """Add the figures to the report."""
         try:
             progress = event.progress()
-            if str(progress.runId()) == self._run_id:
-                summary = self._epoch_of(int(progress.batchId()))
-                self._take(json.loads(progress.json()), () if summary is None else summary.scanned_rows)
+            report = json.loads(progress.json())
+            if report["runId"] == self._run_id:
+                summary = self._epoch_of(int(report["batchId"]))
+                self._take(report, () if summary is None else summary.scanned_rows)
                 if summary is not None:
                     progress.observedMetrics().put(NAME, self._rows.row(observed(summary)))
         except Py4JError as error:
@@ -107,11 +108,16 @@ class ProgressListener:
 
 
 class _JavaRows:
-    """Creates rows of numbers in the JVM. Each lookup of a class by name costs more than a call, so it is done once."""
+    """Creates rows of numbers in the JVM.
+
+    Each lookup of a class by name costs more than a call, so it is done once. All numbers go there as one text.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - no public way to make a row of the JVM's
-        self._long, self._list = jvm.java.lang.Long, jvm.java.util.ArrayList
+        jackson = jvm.com.fasterxml.jackson.databind
+        self._texts = jackson.ObjectMapper().enable(jackson.DeserializationFeature.USE_LONG_FOR_INTS)
+        self._array_class = jvm.java.lang.Class.forName("[Ljava.lang.Object;")
         self._row_class = jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema
         self._type_class = jvm.org.apache.spark.sql.types.StructType
         self._names: tuple[str, ...] = ()
@@ -123,7 +129,5 @@ class _JavaRows:
         if names != self._names:
             self._type = self._type_class.fromDDL(", ".join(f"{name} bigint" for name in names))
             self._names = names
-        values = self._list()
-        for number in numbers.values():
-            values.add(self._long(number))
-        return self._row_class(values.toArray(), self._type)
+        values = self._texts.readValue(json.dumps(list(numbers.values())), self._array_class)
+        return self._row_class(values, self._type)

@@ -17,6 +17,7 @@ TITLES = {
     "memory": "State ten times the budget",
     "operators": "Operators without Spark against DuckDB's one-shot answer",
     "operators-idle": "All operators, on an idle machine",
+    "latency": "Small epochs against batches that only pass rows on",
     "spark": "Jobs on Spark against Spark's own state stores",
     "hotkeys": "One more row for a key with many values",
     "process": "Processes over whole batches",

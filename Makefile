@@ -45,6 +45,7 @@ lock: env  ## resolve the lock files again (names no index)
 	$(BIN)/uv pip compile requirements/build.in --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/build.txt --custom-compile-command "make lock"
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/dev.txt --custom-compile-command "make lock"
 
+	$(BIN)/uv pip compile requirements/flink.in --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/flink.txt --custom-compile-command "make lock"
 	$(BIN)/uv pip compile --group docs --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/docs.txt --custom-compile-command "make lock"
 
 proto: env  ## generate the protobuf code again from its schema
@@ -57,7 +58,7 @@ release: env  ## build the packages, check them in an empty environment, run the
 	$(BIN)/python scripts/release.py
 
 clean:  ## remove the environment, caches and demo state
-	rm -rf $(VENV) $(DOCS_VENV) .venv-spark-* .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
+	rm -rf $(VENV) $(DOCS_VENV) .venv-spark-* .venv-flink .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
 
 # ---- documentation ---------------------------------------------------------------------------------------
 
@@ -161,7 +162,13 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
+flink-env: env  ## install Flink in an environment of its own, for BENCH="nexmark"
+	rm -rf .venv-flink
+	$(BIN)/python -m venv --without-pip .venv-flink
+	$(BIN)/python -m pip --python .venv-flink/bin/python install -q --require-hashes -r requirements/build.txt
+	.venv-flink/bin/python -m pip install -q --no-build-isolation --require-hashes -r requirements/flink.txt
+
 bench-docs: env  ## write the pages about benchmarks, their pictures and the README's figures from bench/results
 	$(BIN)/python -m bench.pages
 
-.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-versions test-kills soak-cluster test-long bench bench-docs
+.PHONY: help docs env release java lock proto clean demo demo-crash demo-kafka doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-kafka test-cluster test-browser test-docs test-azure test-versions test-kills soak-cluster test-long bench bench-docs flink-env

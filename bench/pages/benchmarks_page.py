@@ -19,6 +19,7 @@ TITLES = {
     "operators-idle": "All operators, on an idle machine",
     "latency": "Small epochs against batches that only pass rows on",
     "spark": "Jobs on Spark against Spark's own state stores",
+    "nexmark": "Nexmark on Spark against Spark's own operators",
     "hotkeys": "One more row for a key with many values",
     "process": "Processes over whole batches",
 }

@@ -36,7 +36,7 @@ def main() -> None:
     _run(session, side, case, inputs=inputs.parent / "small", own=own / "small", gate=gate)
     if side not in STORES:
         # Spark ends Python workers that were idle for a minute; the turns of others are no idleness of ours.
-        gate.when_idle = lambda: _use_workers(session)
+        gate.when_idle = lambda: use_workers(session)
     batches = len(list((inputs / "a").iterdir()))
     gate.close(batches)
     phases = _run(session, side, case, inputs=inputs, own=own / "run", gate=gate)
@@ -54,7 +54,7 @@ def _run(
     return run_theirs(case, side, frames, own, gate.stop_here)
 
 
-def _use_workers(session: SparkSession) -> None:
+def use_workers(session: SparkSession) -> None:
     """Run a task on each worker: those of DataFrames, and those of RDDs, which run the epochs of a native scan."""
     session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
     session.sparkContext.parallelize(range(2), 2).map(int).collect()

@@ -123,7 +123,7 @@ def _tell_flink(
 
 
 def _case(query: str) -> str:
-    return f"{query}: {QUERIES[query].about.split(':')[0].rstrip('.')}"
+    return f"Nexmark {query}"
 
 
 def _seconds(racer: Racer[Side]) -> float:

@@ -220,9 +220,10 @@ def test_a_manager_that_warms_the_cache_leaves_nothing_to_decode(shared: HostCac
 def test_changes_that_are_written_in_pieces_are_not_decoded_again(
     shared: HostCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, alone = Job(shared), Job(None)
+    budget = 256 << 20
+    job, alone = Job(shared, budget), Job(None, budget)
     for one in (job, alone):
-        one.epoch(1, 55_000, 1 << 40)
+        one.epoch(1, 120_000, 1 << 40)
     assert job.objects() == alone.objects()
     monkeypatch.setattr(CachedRuns, "_rows", lambda *_: pytest.fail("a file is decoded"))
     assert job.content() == alone.content()

@@ -21,8 +21,6 @@ from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.upload import Upload
 
-KEPT_IN_BUDGET = 8
-"""Changes of several pieces are kept for the host's cache if they take at most 1/KEPT_IN_BUDGET of the budget."""
 PIECES_IN_BUDGET = 64
 MOST_PIECE_BYTES = 32 << 20
 """Upper limit of the piece size. A checkpoint with more changes than one piece, which is 1/PIECES_IN_BUDGET of the
@@ -72,9 +70,10 @@ class TakenChanges:
         """Write the changes to files. `announce` is called with each file before the view may read it."""
         memory, durable = self._tiers.memory, self._durable
         piece_bytes = min(max(memory.segment_bytes, memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
-        kept_bytes = self._kept_bytes(piece_bytes)
-        # A piece while it is gathered, sorted and cut, the row group that is being written, and pieces that are kept.
-        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8) + kept_bytes
+        # A piece while it is gathered, sorted and cut, and the row group that is being written.
+        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8)
+        kept_bytes = self._kept_bytes(piece_bytes, memory.budget // 2 - room)
+        room += kept_bytes
         with memory.reserve(self._owner, Purpose.WRITES, room), durable.changing(announce):
             applied = [(edit, durable.apply(edit, name_of)) for edit in self.edits]
             uploads = [upload for _, made_uploads in applied for upload in made_uploads or ()]
@@ -97,14 +96,13 @@ class TakenChanges:
         self._queue.settle(self.edits, applied=[edit for edit, made_uploads in applied if made_uploads is not None])
         return KeyedCheckpoint(metadata=durable.metadata(subtask_index), uploads=tuple(uploads))
 
-    def _kept_bytes(self, piece_bytes: int) -> int:
-        """Return the memory for pieces that wait for the host's cache; 0 if they are too large or only one.
+    def _kept_bytes(self, piece_bytes: int, most: int) -> int:
+        """Return the memory for pieces that wait for the host's cache: none if they are only one, or too large.
 
         Rows of files are up to twice as large as those of blocks.
         """
         changed = sum(block.dirty_bytes for block in self._blocks)
-        most = self._tiers.memory.budget // KEPT_IN_BUDGET
-        return 2 * changed if self._durable.has_copies and piece_bytes < changed <= most else 0
+        return 2 * changed if self._durable.has_copies and piece_bytes < changed <= most // 2 else 0
 
     def put_back(self) -> None:
         """Return the changes to the view, which must not have been written since they were taken."""

@@ -20,7 +20,7 @@ WHY_NOT = {
     "q18": "the last row of each key",
     "q19": "the first rows of each key",
 }
-"""What Spark would need for the other queries."""
+"""Features that Spark lacks for the other queries."""
 TIMES = {"bid_on_arrival": ARRIVED}
 """Event time columns, where they are not `date_time`."""
 _TEN_SECONDS = "10 seconds"

@@ -34,8 +34,8 @@ _GENERATOR = Nexmark(seed=3, events_per_second=_RATE, out_of_order_us=3_000_000)
 
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
-    """Measure every query whose name contains `only`; an exit status when there is none."""
-    chosen = [name for name in NAMES if not only or name == only]
+    """Measure the queries that `only` names, divided by `|`, or all; an exit status when there is none."""
+    chosen = [name for name in NAMES if not only or name in only.split("|")]
     if not chosen:
         print("no such query; there are:", *NAMES, file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 """The Nexmark benchmark: every query has an answer of Spark's or a reason, and a missing row ends it."""
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,14 @@ def test_of_updated_results_the_newest_row_of_each_key_counts(tmp_path: Path) ->
     write(theirs, "000002/part.parquet", auction=[7], day=["d"], n=[4])
     with pytest.raises(SystemExit, match="q17: statebed did not give"):
         check("q17", ours, theirs)
+
+
+def test_rows_of_windows_that_are_still_open_here_are_left_out(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    first, second = (dt.datetime(2026, 1, 1, 0, minute, tzinfo=dt.UTC) for minute in (0, 1))
+    write(ours, "000001-0.parquet", id=[1], window_start=[first])
+    write(theirs, "000000/part.parquet", id=[1, 2], window_start=[first, second])
+    assert check("q8", ours, theirs) == 1
+    write(theirs, "000001/part.parquet", id=[3], window_start=[first])
+    with pytest.raises(SystemExit, match="q8: statebed did not give"):
+        check("q8", ours, theirs)

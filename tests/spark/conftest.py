@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 import statebed as sb
@@ -53,6 +54,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Send classes of the test's module to workers, which cannot import it, by value."""
+    cloudpickle.register_pickle_by_value(request.module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)  # type: ignore[no-untyped-call]  # as above
 
 
 @dataclass

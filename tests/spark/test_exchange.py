@@ -1,12 +1,10 @@
 """Pieces reach their subtasks through Spark's shuffle, as bytes or as references to files, level by level."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -14,15 +12,9 @@ from statebed.spark.epoch import exchange as module
 from statebed.spark.epoch.exchange import exchange
 from statebed.spark.plan.pieces import REPORT, Piece
 
+pytestmark = pytest.mark.usefixtures("by_value")
 SUBTASKS = 3
 LARGE = 300_000
-
-
-@pytest.fixture(autouse=True)
-def by_value() -> Iterator[None]:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # pyspark ships it without types
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # as above
 
 
 @pytest.fixture(params=["files", "bytes"])

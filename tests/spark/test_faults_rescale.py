@@ -1,7 +1,6 @@
 """Another parallelism after a restart: the same results, and each subtask reads little more than what it now owns."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import statebed as sb
@@ -55,12 +53,9 @@ class CountingStage(StageFunction):
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    this_module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(this_module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
+def counting(monkeypatch: pytest.MonkeyPatch, by_value: None) -> None:
+    del by_value
     monkeypatch.setattr(stages_module, "StageFunction", CountingStage)
-    yield
-    cloudpickle.unregister_pickle_by_value(this_module)  # type: ignore[no-untyped-call]  # as above
 
 
 def test_p6_from_2_to_7_to_3_subtasks_the_results_are_the_same_and_bytes_read_are_near_the_bytes_owned(

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -218,11 +216,9 @@ class Refuses(StageFunction):
 
 
 @pytest.fixture
-def subtasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
-    yield lambda function: monkeypatch.setattr(stages_module, "StageFunction", function)
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]  # as above
+def subtasks(monkeypatch: pytest.MonkeyPatch, by_value: None) -> Any:
+    del by_value
+    return lambda function: monkeypatch.setattr(stages_module, "StageFunction", function)
 
 
 def test_p6_a_task_that_fails_after_its_side_effects_is_repeated_in_place(rides: Any, subtasks: Any) -> None:

@@ -5,13 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 import statebed as sb
@@ -73,14 +71,6 @@ class Doubled(sb.Process):
 
     def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> pa.Table:
         return pa.table({"driver": [rows.num_rows // 0]})
-
-
-@pytest.fixture
-def by_value() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
-    yield
-    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]  # as above
 
 
 @pytest.mark.usefixtures("by_value")

@@ -47,6 +47,16 @@ def test_a_round_gives_what_the_same_work_here_gives(world: SubtaskWorld, rounds
     assert all(one.edits for one in results)
 
 
+def test_a_round_is_no_query_of_spark_sql(spark: SparkSession, world: SubtaskWorld, rounds: SparkRounds) -> None:
+    """Python workers of Spark SQL are others than those of the epochs, and starting them held up an epoch."""
+    executions = spark._jsparkSession.sharedState().statusStore().executionsCount
+    before = executions()
+    ended(rounds.begin(world.tasks()))
+    assert executions() == before
+    spark.range(1).collect()
+    assert executions() > before
+
+
 def test_what_one_subtask_raises_is_told_and_the_others_are_merged(world: SubtaskWorld, rounds: SparkRounds) -> None:
     tasks = world.tasks()
     broken = replace(tasks[1], job_id="another")

@@ -77,7 +77,7 @@ def encode_outbox_pieces(pieces: Iterable[pa.Table], path: Path | None = None) -
 
 
 def _packed(schema: pa.Schema) -> set[str]:
-    """Return the columns of signed integers and of times. Not every reader can unpack unsigned integers."""
+    """Return the columns of signed integers and of times."""
     return {
         field.name for field in schema if pa.types.is_signed_integer(field.type) or pa.types.is_temporal(field.type)
     }

@@ -35,6 +35,27 @@ def test_p4_a_row_group_of_wide_rows_has_a_bounded_size(tmp_path: Path) -> None:
     assert [group.num_rows for group in row_groups(lists_of(ROW_GROUP_BYTES // 4, 2))] == [1, 1]
 
 
+def test_integers_and_times_are_packed_and_come_back_as_they_were() -> None:
+    least, most = -(1 << 63), (1 << 63) - 1
+    rows = pa.table(
+        {
+            "i64": pa.array([least, None, most, -1], pa.int64()),
+            "i8": pa.array([-128, 127, None, 0], pa.int8()),
+            "date": pa.array([-719_162, None, 2_932_896, 0], pa.int32()).cast(pa.date32()),
+            "time": pa.array([least, None, most, 0], pa.int64()).cast(TIMESTAMP),
+            "u64": pa.array([1 << 63, None, 0, 1], pa.uint64()),
+            "double": [0.5, None, -0.0, 1e300],
+            "text": ["a", None, "", "a"],
+        }
+    )
+    file = pq.ParquetFile(io.BytesIO(encode_outbox_pieces([rows])))
+    assert file.read().equals(rows)
+    group = file.metadata.row_group(0)
+    columns = {name: set(group.column(place).encodings) for place, name in enumerate(rows.column_names)}
+    assert {name for name, used in columns.items() if "DELTA_BINARY_PACKED" in used} == {"i64", "i8", "date", "time"}
+    assert {name for name, used in columns.items() if "RLE_DICTIONARY" in used} == {"u64", "text"}
+
+
 def test_p4_the_memory_for_encoding_wide_rows_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     flow, count = sb.Flow("wide"), 60_000
     source = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0s"))

@@ -57,15 +57,19 @@ def write_delta(
         pieces = iter([rows])
     level = MERGED_DELTAS if merged else DELTA
     with RangeFiles(durable.spec, folder, owned=durable.owned, level=level, file_bytes=file_bytes) as files:
-        kept: list[pa.Table] | None = []
+        kept: list[pa.Table] = []
+        size = 0
         for number, piece in enumerate(pieces):
             files.write(piece)
-            if kept is not None:
-                kept = [*kept, piece] if sum(rows.nbytes for rows in (*kept, piece)) <= kept_bytes else None
+            size += piece.nbytes
+            if size <= kept_bytes:
+                kept.append(piece)
+            else:
+                kept.clear()
             if number % _TRIMMED_EVERY == 0:
                 give_back_pages()
         written = files.finish()
-    return durable.add_large_delta(written, name_of, merged=merged, pieces=kept or ()) if written else ()
+    return durable.add_large_delta(written, name_of, merged=merged, pieces=kept) if written else ()
 
 
 def _pieces(

@@ -1,5 +1,6 @@
 """Flink over the same events: the whole input in one job, in an environment that `make flink-env` makes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -65,7 +66,8 @@ def run(query: str, events: Path, own: Path) -> FlinkRun | None:
     finally:
         watch.stop()
         limit.cancel()
-        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.kafka import publishing, topics
 from bench.kafka.cases import BASELINES, SMALL_BATCHES, SMALL_ROWS, Case, Side, cases
 from bench.report import Report, faster, smaller
-from bench.spark.racer import Racer
+from bench.spark.racer import Racer, take_turns
 from bench.spark.watch import MemoryWatch
 from scripts.kafka_broker import KafkaBroker, class_path
 
@@ -51,13 +51,7 @@ def measure(case: Case, report: Report, sides: tuple[Side, ...] = tuple(Side)) -
             own = folder / side.name
             program = ["bench.kafka.child", side.name, str(case.batch_rows), str(case.batches), broker.servers]
             racers[side] = Racer.start(side, [*program, str(own), jars], own)
-        for racer in racers.values():
-            racer.await_ready()
-        in_turns = list(racers.values())
-        for number in range(case.batches):
-            turn = number % len(in_turns)
-            for racer in (*in_turns[turn:], *in_turns[:turn]):
-                racer.go(watch)
+        take_turns(list(racers.values()), case.batches, watch)
         for side, racer in racers.items():
             racer.finish()
             messages = topics.check(broker.servers, f"out-{side.name}", rows)

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import statebed as sb
 from bench.nexmark.questions import QUESTIONS, timed
+from bench.spark import ours, theirs
 from bench.spark.cases import Side
 from bench.spark.child import session_of, use_workers
 from bench.spark.gate import Gate
-from bench.spark.ours import MEMORY, OutboxSink
 from examples.nexmark import QUERIES, sources
 from examples.nexmark.on_spark import Events, JobSources
 from statebed.spark import JobStream
@@ -42,31 +42,19 @@ def main() -> None:
 
 
 def _ours(session: SparkSession, query: str, events: Events, own: Path, arrived: Callable[[], None]) -> Phases:
-    job = sb.Job("nexmark", state=str(own / "state"), memory=MEMORY, parallelism=2, spark=session)
+    job = sb.Job("nexmark", state=str(own / "state"), memory=ours.MEMORY, parallelism=2, spark=session)
     results = QUERIES[query].build(JobSources(job, events))
     assert isinstance(results, JobStream)
-    results.write(OutboxSink(own / "out", arrived))
-    running = job.start(available_now=True)
-    running.await_termination()
-    epochs = [epoch for epoch in running.recent_progress if epoch.batch_id is not None]
-    return [{phase: spent / 1e6 for phase, spent in epoch.phases_us.items()} for epoch in epochs]
+    results.write(ours.OutboxSink(own / "out", arrived))
+    return ours.run_to_end(job)
 
 
 def _theirs(session: SparkSession, query: str, events: Events, own: Path, arrived: Callable[[], None]) -> Phases:
     frames = {
         name: timed(name, events.frame(session, name, COLUMNS[name])) for name in QUERIES[query].flow().graph.sources
     }
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.write.parquet(str(own / "out" / f"{number:06d}"))
-        arrived()
-
     question = QUESTIONS[query]
-    writer = question.answer(frames).writeStream.foreachBatch(write).outputMode(question.mode)
-    running = writer.option("checkpointLocation", str(own / "checkpoint")).trigger(availableNow=True).start()
-    running.awaitTermination()
-    reports = [report for report in running.recentProgress if report["numInputRows"]]
-    return [{name: ms / 1e3 for name, ms in report["durationMs"].items()} for report in reports]
+    return theirs.run_to_end(question.answer(frames), question.mode, own, arrived)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from bench.nexmark.answers import check
 from bench.nexmark.questions import NAMES, QUESTIONS, WHY_NOT
 from bench.report import Figure, Report, faster, smaller
 from bench.spark.cases import STORES, Side
-from bench.spark.racer import Racer
+from bench.spark.racer import Racer, take_turns
 from bench.spark.watch import Memory, MemoryWatch
 from examples.nexmark import QUERIES, rows_of
 from examples.nexmark.on_spark import Events
@@ -56,12 +56,7 @@ def _measure(query: str, report: Report, measured: int) -> None:
             own = folder / side.name
             program = ["bench.nexmark.child", side.name, query, str(folder / "events"), str(own)]
             racers.append(Racer.start(side, program, own))
-        for racer in racers:
-            racer.await_ready()
-        for number in range(_WARM + measured):
-            turn = number % len(racers)
-            for racer in (*racers[turn:], *racers[:turn]):
-                racer.go(watch)
+        take_turns(racers, _WARM + measured, watch)
         for racer in racers:
             racer.finish()
         flinks = flink.run(query, folder / "events", folder / "flink") if query in flink.QUERIES else None

@@ -76,6 +76,11 @@ def run_ours(
     streams = {name: job.source(frame, name=name, watermark=watermark) for name, frame in frames.items()}
     result = _result(case, streams)
     result.write(OutboxSink(folder / "out", arrived))
+    return run_to_end(job)
+
+
+def run_to_end(job: sb.Job) -> list[dict[str, float]]:
+    """Run a job over all that is there; the phases of each batch's epoch, in seconds."""
     query = job.start(available_now=True)
     query.await_termination()
     epochs = [one for one in query.recent_progress if one.batch_id is not None]

@@ -15,7 +15,7 @@ from bench.report import Report, faster, smaller
 from bench.spark.answers import check
 from bench.spark.cases import Case, Files, Side, cases
 from bench.spark.inputs import small_files, write_inputs
-from bench.spark.racer import Racer
+from bench.spark.racer import Racer, take_turns
 from bench.spark.watch import Memory, MemoryWatch
 
 _MIB = 1 << 20
@@ -50,12 +50,7 @@ def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
             own = folder / side.name
             program = ["bench.spark.child", side.name, case.kind.name, str(case.keys), str(inputs[one]), str(own)]
             racers.append(Racer.start(side, program, own))
-        for racer in racers:
-            racer.await_ready()
-        for number in range(min(len(one.all) for one in files.values())):
-            turn = number % len(racers)
-            for racer in (*racers[turn:], *racers[:turn]):
-                racer.go(watch)
+        take_turns(racers, min(len(one.all) for one in files.values()), watch)
         for racer in racers:
             racer.finish()
             one = files[racer.side]

@@ -115,3 +115,13 @@ class Racer(Generic[SideT]):
             said = f"said {message}" if message else f"ended with exit code {self.process.wait(_TIMEOUT_SECONDS)}"
             raise SystemExit("\n".join([f"{self.side.value} {said} instead of {what!r}:", *last]))
         return message
+
+
+def take_turns(racers: Sequence[Racer[SideT]], batches: int, watch: MemoryWatch) -> None:
+    """Wait until all are ready, then do batch after batch; each time another side begins."""
+    for racer in racers:
+        racer.await_ready()
+    for number in range(batches):
+        turn = number % len(racers)
+        for racer in (*racers[turn:], *racers[:turn]):
+            racer.go(watch)

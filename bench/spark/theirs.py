@@ -71,18 +71,20 @@ def run_theirs(
     case: Case, side: Side, frames: Frames, folder: Path, arrived: Callable[[], None]
 ) -> list[dict[str, float]]:
     """Run the query to its end; the phases of each batch, in seconds, as Spark says them."""
-    out = folder / "out"
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.write.parquet(str(out / f"{number:06d}"))
-        arrived()
-
     if case.by_time:
         frames = {name: frame.withWatermark("ts", DELAY) for name, frame in frames.items()}
-    mode = "append" if case.by_time else "update"
-    writer = _result(case, side, frames).writeStream.foreachBatch(write).outputMode(mode)
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
-    query = writer.start()
+    return run_to_end(_result(case, side, frames), "append" if case.by_time else "update", folder, arrived)
+
+
+def run_to_end(result: DataFrame, mode: str, folder: Path, arrived: Callable[[], None]) -> list[dict[str, float]]:
+    """Run a query over all that is there and write its rows; the phases of each batch, in seconds."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.write.parquet(str(folder / "out" / f"{number:06d}"))
+        arrived()
+
+    writer = result.writeStream.foreachBatch(write).outputMode(mode)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     reports = [report for report in query.recentProgress if report["numInputRows"]]
     return [{name: ms / 1e3 for name, ms in report["durationMs"].items()} for report in reports]

@@ -39,7 +39,7 @@ def test_spark_reads_every_packed_value(spark: SparkSession, tmp_path: Path, vec
         columns[f"c{place}"] = values.cast(whole).cast(kind)
     rows = pa.table(columns)
     (tmp_path / "rows.parquet").write_bytes(encode_outbox(rows))
-    before = spark.conf.get(VECTORISED)
+    before = str(spark.conf.get(VECTORISED))
     spark.conf.set(VECTORISED, vectorised)
     try:
         read = spark.read.parquet(str(tmp_path)).toArrow()

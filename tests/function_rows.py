@@ -30,6 +30,8 @@ URLS = [
     "http://h/?a=1&b=2&a=3",
 ]
 PATHS = ["$.a", "$"]
+_DAY_US = 86_400_000_000
+_YEAR_US = 31_556_952_000_000
 
 
 def _integers(bits: int) -> Callable[[random.Random], int]:
@@ -185,3 +187,26 @@ def random_rows(seed: int, count: int = 60) -> pa.Table:
         values = [None if row == 0 or rng.random() < 0.12 else value(rng) for row in range(count)]
         columns[name] = pa.array(values, kind)
     return pa.table(columns)
+
+
+def far_rows(seed: int, count: int = 60) -> pa.Table:
+    """Return random rows whose times are in years of every size: negative ones, those before
+    1900, those with more than four digits, and few between.
+    """
+    rows = random_rows(seed, count)
+    for place, field in enumerate(rows.schema):
+        if not pa.types.is_temporal(field.type):
+            continue
+        rng = random.Random(f"{seed} far {field.name}")
+        instants = [None if rng.random() < 0.12 else _far_instant_us(rng) for _ in range(count)]
+        if pa.types.is_date(field.type):
+            days = [None if instant is None else instant // _DAY_US for instant in instants]
+            rows = rows.set_column(place, field, pa.array(days, pa.int32()).cast(field.type))
+        else:
+            rows = rows.set_column(place, field, pa.array(instants, pa.int64()).cast(field.type))
+    return rows
+
+
+def _far_instant_us(rng: random.Random) -> int:
+    first, last = rng.choice([(-2100, -1900), (-1971, 8100), (-170, 130), (8000, 40_000), (-140_000, 140_000)])
+    return rng.randint(first * _YEAR_US, last * _YEAR_US)

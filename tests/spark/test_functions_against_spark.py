@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from docs.functions_page import PAGE, is_between, page, spark_functions
 from expression_cases import EXPRESSIONS
-from function_rows import CASES, random_rows
+from function_rows import CASES, far_rows, random_rows
 from pyspark.sql import SparkSession
 
 from statebed.expressions import FUNCTIONS, bind
@@ -40,19 +40,18 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def differences(session: SparkSession, folder: Path, seed: int) -> list[str]:
-    rows = random_rows(seed)
-    path = folder / f"rows-{seed}.parquet"
+def differences(session: SparkSession, folder: Path, rows: pa.Table, texts: list[str]) -> list[str]:
+    path = folder / "rows.parquet"
     pq.write_table(rows, path)
     frame = session.read.parquet(str(path))
     different = []
-    for start in range(0, len(CASES), AT_ONCE):
-        cases = CASES[start : start + AT_ONCE]
+    for start in range(0, len(texts), AT_ONCE):
+        cases = texts[start : start + AT_ONCE]
         native = frame.selectExpr(*(f"{text} as e{number}" for number, text in enumerate(cases))).toArrow()
         for text, column in zip(cases, native.columns, strict=True):
             difference = compared(text, rows, column.combine_chunks())
             if difference:
-                different.append(f"seed {seed}: {text}\n{difference}")
+                different.append(f"{text}\n{difference}")
     return different
 
 
@@ -64,23 +63,56 @@ def compared(text: str, rows: pa.Table, theirs: pa.Array) -> str | None:
     assert bound.nullable or not ours.null_count, text
     if str(ours.type) != str(theirs.type):
         return f"  spark {theirs.type}\n  ours  {ours.type}"
-    for row, (mine, native) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True)):
+    pairs = zip(with_numbers(ours).to_pylist(), with_numbers(theirs).to_pylist(), strict=True)
+    for row, (mine, native) in enumerate(pairs):
         if repr(comparable(mine)) != repr(comparable(native)):
-            given = {name: rows.column(name)[row].as_py() for name in sorted(bound.columns)}
+            columns = {name: with_numbers(rows.column(name).combine_chunks()) for name in sorted(bound.columns)}
+            given = {name: column[row].as_py() for name, column in columns.items()}
             return f"  row {row} {given}\n  spark {native!r}\n  ours  {mine!r}"
     return None
 
 
+def with_numbers(array: pa.Array) -> pa.Array:
+    """Return times as numbers, because Python has no times after the year 9999."""
+    return array.cast(_with_numbers(array.type))
+
+
+def _with_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_numbers(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_numbers(field.type)) for field in kind])
+    return kind
+
+
 def test_functions_give_what_spark_gives(session: SparkSession, tmp_path: Path) -> None:
     assert len(CASES) > 450
-    different = differences(session, tmp_path, seed=1)
+    different = differences(session, tmp_path, random_rows(1), CASES)
+    assert not different, "\n".join(different)
+
+
+@pytest.mark.parametrize("policy", ["CORRECTED", "EXCEPTION"])
+def test_functions_of_times_give_what_spark_gives_for_far_years(
+    session: SparkSession, tmp_path: Path, policy: str
+) -> None:
+    times = [text for text in CASES if re.search(r"\b(ts|ts2|ntz|day|day2)\b", text)]
+    assert len(times) > 100
+    session.conf.set("spark.sql.legacy.timeParserPolicy", policy)
+    try:
+        different = differences(session, tmp_path, far_rows(1), times)
+    finally:
+        session.conf.unset("spark.sql.legacy.timeParserPolicy")
     assert not different, "\n".join(different)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_functions_give_what_spark_gives_for_more_rows(session: SparkSession, tmp_path: Path, seed: int) -> None:
-    different = differences(session, tmp_path, seed)
+    different = differences(session, tmp_path, random_rows(seed), CASES)
     assert not different, "\n".join(different)
 
 

@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from statebed.expressions import types
 from statebed.expressions.casts.number_casts import Conversion, Converted
+from statebed.expressions.far_years import iso_texts
 
 _SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-3, 1e7
 """Bounds between which a double is written without an exponent."""
@@ -18,7 +19,9 @@ def writer(source: pa.DataType) -> Conversion | None:
         return _decimal_to_text
     if types.is_timestamp(source):
         return _timestamp_to_text
-    simple = types.is_integer(source) or source in (types.BOOLEAN, types.DATE, types.BINARY)
+    if source == types.DATE:
+        return _date_to_text
+    simple = types.is_integer(source) or source in (types.BOOLEAN, types.BINARY)
     return _simple if simple else None
 
 
@@ -76,9 +79,13 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     return _joined(pc.if_else(negative, "-", ""), whole, ".", fraction), None
 
 
+def _date_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
+    return iso_texts(lambda dates: pc.cast(dates, kind), array), None
+
+
 def _timestamp_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     plain = pc.cast(array, types.NAIVE_TIMESTAMP)
-    text = pc.cast(plain, kind)  # six fractional digits
+    text = iso_texts(lambda times: pc.cast(times, kind), plain)  # six fractional digits
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
     return pc.if_else(pc.match_substring(text, "."), trimmed, text), None
 

@@ -12,6 +12,7 @@ from statebed.expressions import types
 from statebed.expressions.casts import convert
 from statebed.expressions.casts.time_casts import DAY, SECOND
 from statebed.expressions.casts.unscaled import integers, rescaled, to_decimals
+from statebed.expressions.far_years import iso_year_of
 from statebed.expressions.functions.lenient import attempted
 from statebed.expressions.functions.temporal import days_later
 from statebed.expressions.functions.times import BUILDERS as TIMES
@@ -305,7 +306,7 @@ def _date_part(site: Site) -> Term:
 
 
 def _iso_field(field: str, times: pa.Array) -> pa.Array:
-    values = pc.iso_year(times) if field == "yearofweek" else pc.day_of_week(times, count_from_zero=False)
+    values = iso_year_of(times) if field == "yearofweek" else pc.day_of_week(times, count_from_zero=False)
     return pc.cast(values, pa.int32())
 
 

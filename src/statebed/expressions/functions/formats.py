@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import from_numpy, int64_values, validity
+from statebed.expressions.casts.time_casts import DAY, SECOND
+from statebed.expressions.far_years import in_reach, year_of, year_texts
 from statebed.expressions.mistakes import TextSpan
 
 _MONTHS = [
@@ -27,6 +31,11 @@ _SHORT = 3
 _LONG_NAME = 4
 _MICROSECOND_DIGITS = 6
 _LONGEST_FRACTION = 9
+_LONGEST_YEAR = 6
+_RESERVED = "[]{}#"
+"""Characters with a meaning in Java's patterns: optional parts, and what may come in the future."""
+_UNITS = {**dict.fromkeys("Hha", 3600 * SECOND), "m": 60 * SECOND, "s": SECOND, "S": 1}
+"""Time for which a field stays the same, in microseconds; a day for the fields that are not listed."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +54,19 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[PatternPiece, ...]:
     while position < len(pattern):
         character = pattern[position]
         if character == "'":
-            end = pattern.find("'", position + 1)
-            if end < 0:
-                raise place.mistake(
-                    "the pattern has a quote that is not closed",
-                    fix="close it; write two quotes for the character itself",
-                )
-            pieces.append(PatternPiece("", 0, pattern[position + 1 : end] or "'"))
-            position = end + 1
+            text = _quoted_text(place, pattern, position)
+            pieces.append(PatternPiece("", 0, text or "'"))
+            position += len(text) + 2
             continue
+        if character in _RESERVED:
+            raise place.mistake(
+                f"date_format does not support {character!r}", fix=f"put it in quotes: write \"'{character}'\""
+            )
         rest = pattern[position:]
         width = len(rest) - len(rest.lstrip(character))
         if character.isascii() and character.isalpha():
             if not _is_known(character, width):
-                known = "yyyy yy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
+                known = "y yy yyyy yyyyy yyyyyy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
                 raise place.mistake(f"date_format does not support {character * width!r}", fix=f"supported are {known}")
             pieces.append(PatternPiece(character, width))
         else:
@@ -67,8 +75,38 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[PatternPiece, ...]:
     return tuple(pieces)
 
 
+def _quoted_text(place: TextSpan, pattern: str, start: int) -> str:
+    """Return the text between the quote at `start` and the next one."""
+    end = pattern.find("'", start + 1)
+    if end < 0:
+        raise place.mistake(
+            "the pattern has a quote that is not closed",
+            fix="close it; write two quotes for the character itself",
+        )
+    if pattern[end + 1 : end + 2] == "'":
+        # Spark takes what follows for letters of the pattern, Java for text.
+        raise place.mistake(
+            "date_format does not support two quotes next to quoted text", fix="put only letters in quotes"
+        )
+    return pattern[start + 1 : end]
+
+
 def formatted(pieces: tuple[PatternPiece, ...], times: pa.Array) -> pa.Array:
-    """Format timestamps without a zone as text."""
+    """Format timestamps without a zone as text.
+
+    Rows that come together are often of the same day or minute, so each distinct text is written once.
+    """
+    unit = min((_UNITS.get(piece.letter, DAY) for piece in pieces if piece.letter), default=DAY)
+    if unit == 1:
+        return _formatted(pieces, times)
+    numbers = from_numpy(int64_values(times) // unit, pa.int64(), valid=validity(times)).dictionary_encode()
+    distinct = int64_values(numbers.dictionary)
+    # The instant of a unit that is nearest to 1970 is one that 64 bits hold.
+    instants = distinct * unit + np.where(distinct < 0, unit - 1, 0)
+    return _formatted(pieces, from_numpy(instants, times.type)).take(numbers.indices)
+
+
+def _formatted(pieces: tuple[PatternPiece, ...], times: pa.Array) -> pa.Array:
     empty = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
     columns = [piece.text if not piece.letter else _written(piece, times) for piece in pieces]
     return pc.binary_join_element_wise(empty, *columns, "", null_handling="emit_null")
@@ -80,7 +118,7 @@ def _is_known(letter: str, width: int) -> bool:
     if letter == "S":
         return width <= _LONGEST_FRACTION
     if letter == "y":
-        return width <= _LONGEST_FRACTION and width != _SHORT
+        return width <= _LONGEST_YEAR and width != _SHORT
     return width <= {"D": 3, "a": 1}.get(letter, 2) and (letter in _FIELDS or letter == "a")
 
 
@@ -101,10 +139,12 @@ def _written(piece: PatternPiece, times: pa.Array) -> pa.Array:
 
 
 def _year(width: int, times: pa.Array) -> pa.Array:
-    year = pc.year(times)
+    year = year_of(times)
+    if width == 1:
+        return pc.cast(year, pa.string())
     if width == 2:  # noqa: PLR2004 - yy
-        return pc.utf8_slice_codeunits(pc.utf8_lpad(pc.cast(year, pa.string()), 2, "0"), -2)
-    return pc.utf8_lpad(pc.cast(year, pa.string()), width, "0")
+        return pc.utf8_slice_codeunits(year_texts(year, 2), -2)
+    return year_texts(year, width)
 
 
 def _named(names: list[str], index: pa.Array, width: int) -> pa.Array:
@@ -121,7 +161,7 @@ _FIELDS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "M": pc.month,
     "L": pc.month,
     "d": pc.day,
-    "D": pc.day_of_year,
+    "D": lambda times: pc.day_of_year(in_reach(times)),
     "H": pc.hour,
     "h": _twelve_hours,
     "m": pc.minute,

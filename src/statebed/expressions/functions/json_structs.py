@@ -21,6 +21,7 @@ from statebed.expressions import types
 from statebed.expressions.casts.from_text import READERS
 from statebed.expressions.casts.to_text import writer
 from statebed.expressions.distinct_values import by_distinct
+from statebed.expressions.far_years import iso_texts
 from statebed.expressions.functions.json_documents import (
     Json,
     JsonObject,
@@ -356,10 +357,9 @@ def _plain_texts(values: pa.Array) -> pa.Array:
 
 def _iso_times(values: pa.Array) -> pa.Array:
     """Return times such as 2024-03-10T06:30:00.250Z, with three fractional digits; without a zone for plain times."""
-    zone = "Z" if values.type.tz else ""
-    return pc.strftime(
-        pc.cast(pc.floor_temporal(values, unit="millisecond"), pa.timestamp("ms")), f"%Y-%m-%dT%H:%M:%S{zone}"
-    )
+    pattern = f"%Y-%m-%dT%H:%M:%S{'Z' if values.type.tz else ''}"
+    whole = pc.cast(pc.floor_temporal(values, unit="millisecond"), types.NAIVE_TIMESTAMP)
+    return iso_texts(lambda times: pc.strftime(pc.cast(times, pa.timestamp("ms")), pattern), whole)
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -12,6 +12,7 @@ from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values
 from statebed.expressions import types
 from statebed.expressions.casts import convert
 from statebed.expressions.casts.time_casts import DAY, SECOND
+from statebed.expressions.far_years import in_reach, year_of
 from statebed.expressions.functions.formats import format_pieces, formatted
 from statebed.expressions.functions.temporal import DAYS, days_later
 from statebed.expressions.mistakes import RowFailure
@@ -183,15 +184,15 @@ def _difference(later: Datum, earlier: Datum) -> pa.Array:
 
 
 BUILDERS: dict[str, Builder] = {
-    "year": _part(pc.year),
+    "year": _part(year_of),
     "quarter": _part(pc.quarter),
     "month": _part(pc.month),
     "day": _part(pc.day),
     "dayofmonth": _part(pc.day),
-    "dayofyear": _part(pc.day_of_year),
+    "dayofyear": _part(lambda times: pc.day_of_year(in_reach(times))),
     "dayofweek": _part(_day_of_week),
     "weekday": _part(_weekday),
-    "weekofyear": _part(pc.iso_week),
+    "weekofyear": _part(lambda times: pc.iso_week(in_reach(times))),
     "hour": _part(pc.hour),
     "minute": _part(pc.minute),
     "second": _part(pc.second),

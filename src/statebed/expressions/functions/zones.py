@@ -18,6 +18,7 @@ from statebed.arrays.columns import from_numpy
 from statebed.expressions import types
 from statebed.expressions.casts import convert
 from statebed.expressions.distinct_values import by_distinct
+from statebed.expressions.far_years import CYCLE_US
 from statebed.expressions.functions.strings import as_text
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of
@@ -33,7 +34,7 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a local time
 _FAR_US = 2_114_380_800_000_000
 """The beginning of 2037."""
 _LAST_US = 253_402_214_400_000_000
-"""The end of 9999, minus a day; later times have its offset."""
+"""The end of 9999, minus a day; Python has no later times."""
 SHORT_NAMES = {
     "ACT": "Australia/Darwin",
     "AET": "Australia/Sydney",
@@ -123,13 +124,18 @@ def _with_far_times(near: pa.Array, times: pa.Array, far: Callable[[int], int]) 
 
 
 def _far_local_time(zone: ZoneInfo, time_us: int) -> int:
-    moment = (_EPOCH + dt.timedelta(microseconds=min(time_us, _LAST_US))).replace(tzinfo=dt.UTC)
+    moment = _moment(time_us).replace(tzinfo=dt.UTC)
     return time_us + _microseconds(moment.astimezone(zone).utcoffset())
 
 
 def _far_instant(zone: ZoneInfo, time_us: int) -> int:
-    local = _EPOCH + dt.timedelta(microseconds=min(time_us, _LAST_US))
-    return time_us - _microseconds(local.replace(tzinfo=zone).utcoffset())
+    return time_us - _microseconds(_moment(time_us).replace(tzinfo=zone).utcoffset())
+
+
+def _moment(time_us: int) -> dt.datetime:
+    """Return a time in the same year of the calendar's cycle, and therefore with the same offset."""
+    cycles = max(0, -((_LAST_US - time_us) // CYCLE_US))
+    return _EPOCH + dt.timedelta(microseconds=time_us - cycles * CYCLE_US)
 
 
 def _microseconds(offset: dt.timedelta | None) -> int:

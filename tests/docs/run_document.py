@@ -1,7 +1,7 @@
 """Runs the blocks of one document from top to bottom, in one namespace and in the present folder.
 
 Started in a process of its own by `test_code_blocks.py`, with a JSON list of steps on stdin. A step that fails ends the
-process; the traceback names the document's own line.
+process; the traceback names the document's own line. Where `loaded_python.py` serves, `statebed` is run by it.
 """
 
 import contextlib
@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 COMMAND_TIMEOUT_SECONDS = 120
+LOADED_PYTHON = "LOADED_PYTHON"
+"""Environment variable with the address of the process that runs `statebed`, if there is one."""
 
 
 def main() -> int:
@@ -45,10 +48,17 @@ def _python(step: dict[str, Any], namespace: dict[str, Any]) -> str:
 
 
 def _command(step: dict[str, Any]) -> str:
-    sys.stderr.write(f"$ {' '.join(step['arguments'])}\n")
-    done = subprocess.run(
-        step["arguments"], stdout=subprocess.PIPE, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
-    )
+    arguments = step["arguments"]
+    sys.stderr.write(f"$ {' '.join(arguments)}\n")
+    if LOADED_PYTHON in os.environ and Path(arguments[0]).name == "statebed":
+        from docs import loaded_python  # noqa: PLC0415 - only there is it on the path
+
+        done = loaded_python.run(arguments, folder=Path.cwd(), environment=os.environ, timeout=COMMAND_TIMEOUT_SECONDS)
+        sys.stderr.write(done.stderr)
+    else:
+        done = subprocess.run(
+            arguments, stdout=subprocess.PIPE, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
+        )
     if done.returncode:
         raise SystemExit(f"{step['where']}: exit code {done.returncode}")
     return done.stdout
@@ -60,6 +70,9 @@ def _connect_to_shared_java() -> None:
         from pyspark import SparkContext  # noqa: PLC0415 - only where it is used
 
         SparkContext._ensure_initialized()
+        # Java says which functions of earlier documents it has dropped. Numbers of our own keep ours from being meant.
+        gateway: Any = SparkContext._gateway
+        gateway.gateway_property.pool.next_id = os.getpid() * 1_000_000
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 

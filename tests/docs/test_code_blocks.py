@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.loaded_python import LoadedPython
 from docs.markdown import ROOT, Block, blocks, documents, name_of
 from docs.shared_java import SharedJava
+
+from docs import loaded_python
 
 SHELLS = {"bash", "console"}
 RUN = {"python", *SHELLS}
@@ -96,20 +99,26 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJava]:
         shared.stop()
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedPython]:
+    loaded = LoadedPython(tmp_path_factory.mktemp("python") / "socket")
+    yield loaded
+    loaded.stop()
+
+
 @pytest.mark.parametrize("document", RUNNABLE, ids=name_of)
-def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, java: SharedJava) -> None:
+def test_the_blocks_of_a_document_run_from_top_to_bottom(
+    document: Path, java: SharedJava, python: LoadedPython
+) -> None:
     java.empty_folder()
     passed = False
     try:
-        done = subprocess.run(
-            [sys.executable, str(RUNNER)],
-            input=json.dumps(steps(document)),
-            cwd=java.folder,
-            env={**os.environ, **java.variables()},
-            capture_output=True,
-            text=True,
+        done = loaded_python.run(
+            [str(RUNNER)],
+            given=json.dumps(steps(document)),
+            folder=java.folder,
+            environment={**os.environ, **java.variables(), **python.variables()},
             timeout=TIMEOUT_SECONDS,
-            check=False,
         )
         passed = done.returncode == 0
         assert passed, f"{name_of(document)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}\nJava:\n{java.tail()}"

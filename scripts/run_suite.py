@@ -50,7 +50,7 @@ SMALL_BATCHES = " ".join(
 )
 """Settings of Spark for many batches of few rows: its Java takes a quarter less processor time.
 
-Parts without them, such as kafka and cluster, run Spark as users do.
+The part cluster, without them, runs Spark as users do.
 """
 PASSED = re.compile(r"(\d+) passed")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
@@ -155,22 +155,29 @@ CHECK = (
 )
 PARTS = (
     *CHECK,
-    Part("unit", 900, paths=("tests/model", "tests/unit"), chunks=4, tools=(FIND_POSTGRES,)),
+    Part("unit", 900, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,)),
     Part("keyed, compiled", 60, paths=KEYED, environment=(("STATEBED_COMPILED", "always"),)),
-    Part("crash", 120, paths=("tests/simulation",), chunks=2),
+    Part("crash", 150, paths=("tests/simulation",)),
     Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1")),
     Part("s3", 30, paths=("tests/s3",)),
-    Part("conformance", 110, paths=("tests/conformance",), chunks=2),
+    Part("conformance", 150, paths=("tests/conformance",)),
     Part(
         "spark",
         1200,
         paths=("tests/spark",),
-        chunks=3,
+        chunks=2,
         marks=f"not cluster and {NOT_LONG}",
         java=True,
         small_batches=True,
     ),
-    Part("kafka", 350, paths=("tests/kafka",), java=True, jars=("kafka-source", "kafka-broker", "spark-avro")),
+    Part(
+        "kafka",
+        250,
+        paths=("tests/kafka",),
+        java=True,
+        small_batches=True,
+        jars=("kafka-source", "kafka-broker", "spark-avro"),
+    ),
     Part("cluster", 300, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
     Part(
         "browser",

@@ -175,7 +175,7 @@ def kill_at_random(broker: Broker, topic: str, state: Path, kills: int, *, kill_
 
 
 def test_p2_kills_of_the_process_and_the_broker_lose_and_repeat_nothing(broker: Broker, tmp_path: Path) -> None:
-    kill_at_random(broker, broker.new_topic(partitions=2), tmp_path, examples(4), kill_broker=True)
+    kill_at_random(broker, broker.new_topic(partitions=2), tmp_path, examples(2), kill_broker=True)
 
 
 @pytest.mark.long

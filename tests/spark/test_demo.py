@@ -56,10 +56,11 @@ def resumed(state: Path) -> Resumed:
     return Resumed(before, statebed("demo", "--state", state, "--files", "2", "--events", "100000"))
 
 
-def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path) -> None:
-    shown = statebed("demo", "--state", state, "--crash", "--kills", "2", "--events", "50000")
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long)])  # the second hits a committed epoch
+def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path, kills: int) -> None:
+    shown = statebed("demo", "--state", state, "--crash", "--kills", str(kills), "--events", "50000")
     assert "EQUAL" in shown
-    assert "2 kills inside an epoch" in shown
+    assert f"{kills} kills inside an epoch" in shown
     assert "committed epochs lost: 0" in shown
     comparison = compare(DemoFolder(state))
     assert comparison.equal, comparison
@@ -67,7 +68,7 @@ def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path) -> None:
     assert comparison.closed.windows > 0, "at least one window closed and went to the sink"
     assert comparison.closed.bids + comparison.still_open.bids == comparison.expected.bids
     runs = [epoch for epoch in epochs(state) if epoch["kind"] == "run_start"]
-    assert len(runs) >= 3, "two that were killed and one that was not"
+    assert len(runs) > kills, "those that were killed and one that was not"
 
 
 def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state: Path, resumed: Resumed) -> None:

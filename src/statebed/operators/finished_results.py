@@ -25,12 +25,13 @@ from statebed.operators.aggregation import WINDOW_START, Emit
 from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.labels import stored_label
-from statebed.operators.operator import MAIN
-from statebed.operators.updating.aggregate import GROUPS, Elements, UpdatingAggregate
+from statebed.operators.operator import MAIN, Elements
+from statebed.operators.updating.aggregate import GROUPS, UpdatingAggregate
 from statebed.operators.updating.top_n import ROW_TIME, ROWS, STANDING, TopN
 from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows.aggregate import PARTIALS, WindowAggregate
-from statebed.operators.windows.sessions import SESSIONS, SessionAggregate
+from statebed.operators.windows.session_tables import SESSIONS
+from statebed.operators.windows.sessions import SessionAggregate
 
 UserAggregates = Mapping[str, UserAggregate]
 """User-defined aggregates by the name of their result column."""
@@ -101,6 +102,8 @@ class RowResults:
         for rows in pieces:
             if isinstance(self.operator, UpdatingAggregate):
                 yield from self.operator.finished(rows, elements)
+            elif isinstance(self.operator, SessionAggregate):
+                yield self.operator.finished(rows, elements)
             else:
                 yield self.operator.finished(rows)
 

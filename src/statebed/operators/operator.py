@@ -89,6 +89,10 @@ class Definition:
         return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
 
 
+Elements = Callable[[str, pa.Table], Iterator[pa.Table]]
+"""Reads the rows of a stored multiset table that belong to groups, passed with their keys; may yield others, too."""
+
+
 class Tables(Protocol):
     """Tables of a subtask by name; implemented by TableManager."""
 

@@ -16,6 +16,7 @@ import statebed as sb
 from statebed import testing
 from statebed.aggregates import functions as f
 from statebed.flow import Flow, Stream, eq
+from statebed.operators.window_definition import session
 from statebed.storage import MemoryStore
 
 STATES = Path(__file__).parent / "earlier_states"
@@ -173,6 +174,19 @@ def _top_of_changes_with_ttl(name: str) -> Flow:
     return flow
 
 
+def _sessions(**options: Any) -> Callable[[str], Flow]:
+    """Sessions that stay in the state for three epochs, so that a key has several."""
+
+    def made(name: str) -> Flow:
+        flow, bids, _ = _streams(name)
+        bids.group_by("auction", session("10 us"), name="result").agg(
+            **options, rows=f.count(), total=f.sum("price"), tags=f.collect_list("tag")
+        )
+        return flow
+
+    return made
+
+
 FLOWS: dict[str, Callable[[str], Flow]] = {
     "join_inner": _join(),
     "join_left": _join(how="left"),
@@ -188,6 +202,8 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "collected_of_changes": _collected_of_changes(),
     "collected_of_changes_event_time": _collected_of_changes(ttl="150 us"),
     "top_of_changes_event_time": _top_of_changes_with_ttl,
+    "sessions": _sessions(allowed_lateness="250 us"),
+    "sessions_early": _sessions(allowed_lateness="250 us", emit="early"),
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from statebed.operators.windows.session_lists import _in_order, _running_ends
+from statebed.operators.windows.merged_sessions import _in_order, _running_ends
 
 
 @pytest.mark.parametrize("seed", range(20))

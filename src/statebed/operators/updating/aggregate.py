@@ -11,7 +11,7 @@ No window closes, so no row is late; with a time to live by event time, a row is
 immediately. The event time of a result is the latest of its group's rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,7 +30,7 @@ from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
 from statebed.operators.input_rows import AdmittedRows, admit, filtered, gathered, late_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, OperatorBase, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, OperatorBase, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
 from statebed.operators.updating.replaced_rows import ReplacedRows
@@ -46,8 +46,6 @@ VALUES_AT_ONCE = 1 << 17
 """Number of collected values that are in memory at once when results are read from the state."""
 _ENTRY_BYTES = 32
 """Bytes of an entry with a short value in a chunk, and of what is known of it there."""
-Elements = Callable[[str, pa.Table], Iterator[pa.Table]]
-"""Reads the rows of a table of entries that belong to groups, passed with their keys; may yield other rows, too."""
 PIECE_BYTES = 8 << 20
 """Size of the pieces in which groups are merged into the state, because several copies of a piece are in memory at
 once.

@@ -1,9 +1,8 @@
 """Aggregation by key over sessions: rows that follow each other within a gap.
 
 A row at t opens the session [t, t + gap). As in Spark, sessions that overlap or touch are one: they merge across
-batches, and a late row may join two. The state of a key is the list of its open sessions with their partials. Each key
-has at most one pending timer, for the end of its first session, so that closing reads only the keys that are due.
-Sessions may have any length.
+batches, and a late row may join two. Sessions may have any length. Each key has at most one pending timer, for the end
+of its first session, so that closing reads only the keys that are due.
 
 Closing, early results, lateness and the changelog work as for other windows (`windows.aggregate`). As in Spark, a row
 is late if the session that it would open by itself is over.
@@ -17,32 +16,23 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.grouping import Flags, Integers
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import Emit, WindowedAggregation
 from statebed.operators.changelog import difference
-from statebed.operators.input_rows import admit, filtered, gathered, late_rows
+from statebed.operators.input_rows import admit, gathered, late_rows
 from statebed.operators.keyed_rows import by_key, taken
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, StepResult, Tables
 from statebed.operators.window_definition import SessionWindow
-from statebed.operators.windows.session_lists import (
-    Sessions,
-    distinct_keys,
-    list_type,
-    merged_sessions,
-    sessions_of_rows,
-    stored_sessions,
-)
-from statebed.state import Combine, TableConfig, keyed_table_config, timestamp_table_config
+from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions, sessions_of_rows
+from statebed.operators.windows.session_tables import SESSIONS, OpenSessions, SessionTables
+from statebed.state import Combine, KeyedView, TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
-SESSIONS = "sessions"
 TIMERS = "timers"
-PENDING = "pending"
-"""Column with the time at which the timer of a key is due."""
 _LEAST_BIN_US = 60_000_000
 FOREVER = dt.timedelta(days=36_500_000)
 
@@ -63,22 +53,35 @@ class SessionAggregate(WindowedAggregation):
         super().__post_init__()
 
     @cached_property
+    def sessions(self) -> SessionTables:
+        """Tables of open sessions."""
+        return SessionTables(self.state_keys, self.partials)
+
+    @property
+    def stored_fields(self) -> Iterable[pa.Field]:
+        return (*self.state_keys, *self.sessions.fields)
+
+    @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
-        keys = list(self.state_keys)
-        key_names = [key.name for key in keys]
-        values = [pa.field(SESSIONS, list_type(self.partials.fields)), pa.field(PENDING, TIMESTAMP)]
-        return {
-            SESSIONS: keyed_table_config(SESSIONS, "open sessions by key", key_names, pa.schema([*keys, *values])),
-            TIMERS: timestamp_table_config(
-                TIMERS,
-                "when a session of a key may close",
-                FOREVER,
-                False,
-                pa.schema(keys),
-                keys=key_names,
-                bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _LEAST_BIN_US)),
-            ),
-        }
+        timers = timestamp_table_config(
+            TIMERS,
+            "when a session of a key may close",
+            FOREVER,
+            False,
+            pa.schema(self.state_keys),
+            keys=[key.name for key in self.state_keys],
+            bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _LEAST_BIN_US)),
+        )
+        return {**self.sessions.configs, TIMERS: timers}
+
+    @property
+    def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
+        return {SESSIONS: self.sessions.listed}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table
+        """Move the lists of an earlier version to rows of their own."""
+        for rows in earlier.scan():
+            self.sessions.put_lists(tables, rows)
 
     @property
     def combines(self) -> Mapping[str, Combine]:
@@ -115,18 +118,17 @@ class SessionAggregate(WindowedAggregation):
 
     def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:
         """Merge new rows into the sessions of their keys, close those that are due, and return the changes."""
-        view = tables.get_keyed(SESSIONS)
         keyed = by_key(rows, self.inputs[0])
         keys, place = self._touched(tables, keyed.keys, clock.watermark_us)
-        stored, is_stored = view.get(keys)
-        old = stored_sessions(one_chunk(stored[SESSIONS]), self.partials)
         new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.partials)
-        merged = merged_sessions(old, new, self.partials)
-        gone = np.zeros(len(merged), dtype=np.bool_)
+        stored = self.sessions.read(tables, keys, new, clock.watermark_us)
+        old = stored.all
+        merged, unchanged = merged_sessions(old, new, self.partials)
+        stays = np.ones(len(merged), dtype=np.bool_)
         if clock.watermark_us is not None:
-            gone = merged.ends + self.lateness_us <= clock.watermark_us
-        self._kept(
-            tables, keys, merged.where(~gone), is_stored=is_stored, stored=stored, watermark_us=clock.watermark_us
+            stays = merged.ends + self.lateness_us > clock.watermark_us
+        self._keep(
+            tables, keys, stored, merged.where(stays), unchanged=unchanged[stays], watermark_us=clock.watermark_us
         )
         before = self._results(keys, old.where(self._shown(old, clock.late_us)))
         after = self._results(keys, merged.where(self._shown(merged, clock.watermark_us)))
@@ -145,36 +147,31 @@ class SessionAggregate(WindowedAggregation):
             timers.delete_times(BEGINNING, behind)
         return distinct_keys(pa.concat_tables([fed, due.cast(fed.schema)]), fed.num_rows)
 
-    def _kept(
+    def _keep(
         self,
         tables: Tables,
         keys: pa.Table,
+        stored: OpenSessions,
         kept: Sessions,
         *,
-        is_stored: Flags,
-        stored: pa.Table,
+        unchanged: Integers,
         watermark_us: int | None,
     ) -> None:
         """Write the sessions that stay, and set a timer of each key for the first of them that will change."""
-        view, timers = tables.get_keyed(SESSIONS), tables.get_time_keyed(TIMERS)
-        counts = np.bincount(kept.key_index, minlength=keys.num_rows)
-        view.delete(filtered(keys, is_stored & (counts == 0)))
-        filled = np.flatnonzero(counts)
-        if not len(filled):
-            return
-        when = self._next_change(kept, watermark_us)
-        first = np.minimum.reduceat(when, np.cumsum(counts[filled]) - counts[filled])
-        pending = one_chunk(stored[PENDING]).take(from_numpy(filled, pa.int64()))
-        armed = int64_values(pending.fill_null(0))
-        is_armed = np.asarray(pending.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_) & (armed <= first)
-        if watermark_us is not None:
-            is_armed &= armed > watermark_us
-        timed = np.where(is_armed, armed, first)
-        filled_keys = taken(keys, filled)
-        values = {SESSIONS: kept.lists(counts[filled]), PENDING: from_numpy(timed, TIMESTAMP)}
-        view.upsert(filled_keys, pa.table(values))
-        unarmed = filtered(filled_keys, ~is_armed)
-        timers.append(unarmed.append_column(pa.field(TIME, TIMESTAMP), from_numpy(first[~is_armed], TIMESTAMP)))
+
+        def pending(filled: Integers, firsts: Integers) -> Integers:
+            first = np.minimum.reduceat(self._next_change(kept, watermark_us), firsts)
+            pending = stored.pending.take(from_numpy(filled, pa.int64()))
+            armed = int64_values(pending.fill_null(0))
+            is_armed = validity(pending) & (armed <= first)
+            if watermark_us is not None:
+                is_armed &= armed > watermark_us
+            unarmed = taken(keys, filled[~is_armed])
+            times = from_numpy(first[~is_armed], TIMESTAMP)
+            tables.get_time_keyed(TIMERS).append(unarmed.append_column(pa.field(TIME, TIMESTAMP), times))
+            return np.where(is_armed, armed, first)
+
+        self.sessions.write(tables, keys, stored, kept, unchanged=unchanged, pending=pending)
 
     def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
         """Return when each session closes, or expires from the state if it has closed."""
@@ -191,9 +188,12 @@ class SessionAggregate(WindowedAggregation):
             return np.zeros(len(sessions), dtype=np.bool_)
         return sessions.ends <= watermark_us
 
-    def finished(self, rows: pa.Table) -> pa.Table:
-        """Return results so far from rows of the table of sessions, one row per session."""
-        sessions = stored_sessions(one_chunk(rows[SESSIONS]), self.partials)
+    def finished(self, rows: pa.Table, elements: Elements) -> pa.Table:
+        """Return results so far from rows of the table of keys, one row per session.
+
+        Rows may be of an earlier version. `elements` reads the table of earlier sessions.
+        """
+        sessions = self.sessions.stored_sessions(rows, elements)
         return self._results(rows, sessions).select(self.outputs[MAIN].columns.names)
 
     def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:

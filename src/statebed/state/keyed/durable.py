@@ -242,8 +242,12 @@ class DurableRows:
         `pieces` are all rows, if they are still in memory.
         """
         pairs = [staged(file, name_of) for file in files]
-        if self._images is not None and pieces and len(pairs) == 1:
-            self._images.add(pairs[0][0], pieces)
+        if self._images is not None and pieces:
+            rows, first = pa.concat_tables(pieces), 0
+            for entry, _ in pairs:
+                batches = rows.slice(first, entry.rows).to_batches()
+                self._images.add(entry, [pa.Table.from_batches([batch]) for batch in batches])
+                first += entry.rows
         return self._added([entry for entry, _ in pairs], [upload for _, upload in pairs], merged)
 
     def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:

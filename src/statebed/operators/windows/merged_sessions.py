@@ -1,22 +1,18 @@
-"""Sessions of many keys at once: built from rows, merged if they overlap or touch, and stored as one list per key."""
+"""Sessions of many keys at once: built from rows, and merged if they overlap or touch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statebed.aggregates.partials import Partials
-from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.columns import int64_values, one_chunk
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
 from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIME
 from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import taken
 
-START = "start"
-END = "end"
 _WORD_BITS = 63
 
 
@@ -38,35 +34,6 @@ class Sessions:
         at = self.key_index[chosen]
         return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
 
-    def lists(self, counts: Integers) -> pa.Array:
-        """Return one list for each key that has sessions; sessions are in the order of their keys."""
-        edges = [from_numpy(self.starts, pa.int64()), from_numpy(self.ends, pa.int64())]
-        fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *self.partials.schema]
-        structs = pa.StructArray.from_arrays(
-            [*edges, *(one_chunk(column) for column in self.partials.columns)], fields=fields
-        )
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        return pa.ListArray.from_arrays(from_numpy(offsets, pa.int32()), structs, type=list_type(self.partials.schema))
-
-
-def list_type(partials: Sequence[pa.Field]) -> pa.DataType:
-    """Return the type of the column with the sessions of a key."""
-    fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *partials]
-    return pa.list_(pa.field("element", pa.struct(fields)))
-
-
-def stored_sessions(lists: pa.Array, partials: Partials) -> Sessions:
-    """Return the sessions of each key from its list."""
-    lengths = int64_values(pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64()))
-    structs = lists.flatten()
-    columns = dict(zip([START, END, *(field.name for field in partials.fields)], structs.flatten(), strict=True))
-    return Sessions(
-        np.repeat(np.arange(len(lists), dtype=np.int64), lengths),
-        int64_values(columns[START]),
-        int64_values(columns[END]),
-        pa.Table.from_arrays([columns[field.name] for field in partials.fields], schema=pa.schema(partials.fields)),
-    )
-
 
 def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: Partials) -> Sessions:
     """Build sessions from rows alone; rows must be grouped by key and sorted by time."""
@@ -80,8 +47,11 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
     return Sessions(key_index[starts], times[starts], times[lasts] + gap_us, folded)
 
 
-def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) -> Sessions:
-    """Merge sessions of a key that overlap or touch; the result is sorted by key and start."""
+def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) -> tuple[Sessions, Integers]:
+    """Merge sessions of a key that overlap or touch; the result is sorted by key and start.
+
+    Also return the position in `sessions` of each result that is one of them, unchanged; -1 for all other results.
+    """
     keys = np.concatenate([sessions.key_index, others.key_index])
     starts = np.concatenate([sessions.starts, others.starts])
     ends = np.concatenate([sessions.ends, others.ends])
@@ -94,7 +64,8 @@ def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) ->
     both = pa.concat_tables([sessions.partials, others.partials])
     merged = pa.Table.from_arrays(partials.merge(both, grouping), schema=both.schema)
     firsts = grouping.first_rows
-    return Sessions(keys[firsts], starts[firsts], latest[lasts], merged)
+    unchanged = np.where((grouping.sizes == 1) & (firsts < len(sessions)), firsts, -1)
+    return Sessions(keys[firsts], starts[firsts], latest[lasts], merged), unchanged
 
 
 def _in_order(keys: Integers, starts: Integers, ends: Integers) -> Integers:

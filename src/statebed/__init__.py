@@ -55,7 +55,7 @@ from statebed.flow.window_calls import (
     running_min,
     running_sum,
 )
-from statebed.inspect import StateDiff, StateTable, diff_state, read_state
+from statebed.inspect import Positions, StateDiff, StateTable, diff_state, read_positions, read_state
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessKey, ValueState
 from statebed.operators.window_definition import session
@@ -79,6 +79,7 @@ __all__ = [
     "MapState",
     "MemorySink",
     "Origin",
+    "Positions",
     "Process",
     "ProcessKey",
     "Publication",
@@ -113,6 +114,7 @@ __all__ = [
     "ntile",
     "percent_rank",
     "rank",
+    "read_positions",
     "read_state",
     "read_table",
     "row_number",

@@ -4,15 +4,20 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
+import pyarrow as pa
+
 from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.contents import metadata_of
 from statebed.inspect.jobs import open_log
 from statebed.inspect.operator_names import OperatorNames
+from statebed.inspect.positions import positions_of
 from statebed.inspect.records import newest, record_at
 from statebed.inspect.savepoints import savepoint_record
 
+POSITIONS = (("positions", "sources"), ("positions", "sinks"))
+"""Names of the positions of sources and sinks in queries; an operator of the same name is not hidden by them."""
 T = TypeVar("T")
 ATTEMPTS = 10
 """Number of attempts to read the newest epoch, which clean-up may remove while it is read."""
@@ -29,8 +34,16 @@ class PinnedEpoch:
     tables: tuple[tuple[str, str], ...]
     """Operator and table names, in the order of the record."""
 
-    def read(self, operator: str, table: str, *, results: bool = False) -> StateTable:
-        """Open one of the tables; with `results`, show final results where the table supports it."""
+    @property
+    def selectable(self) -> tuple[tuple[str, str], ...]:
+        """Names that a query may use: those of the tables, and of the positions of sources and sinks."""
+        return (*self.tables, *(name for name in POSITIONS if name not in self.tables))
+
+    def read(self, operator: str, table: str, *, results: bool = False) -> StateTable | pa.Table:
+        """Open a table; with `results`, show final results where the table supports it."""
+        if (operator, table) not in self.tables and (operator, table) in POSITIONS:
+            positions = positions_of(open_log(self.state, self.job), self.record)
+            return positions.sources if table == "sources" else positions.sinks
         return read_state(
             self.state,
             job=self.job,

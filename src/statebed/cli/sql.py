@@ -1,6 +1,7 @@
 """SQL over state: DuckDB scans the tables in place.
 
-The chosen table is called `state`; every table of the job at that epoch is called `operator.table`.
+The chosen table is called `state`; every table of the job at that epoch is called `operator.table`. The positions of
+the job's sources and sinks are called `positions.sources` and `positions.sinks`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ variables of this program.
 class _Scanned:
     """A table as DuckDB scans it. DuckDB turns errors of the scan into text, so the original error is kept here."""
 
-    def __init__(self, table: StateTable) -> None:
+    def __init__(self, table: StateTable | pa.Table) -> None:
         self._table = table
         self.failure: StatebedError | None = None
 
@@ -55,11 +56,11 @@ def answered(
 
     With `results`, tables show final results where they support it.
     """
-    tables: dict[tuple[str, ...], StateTable] = {} if chosen is None else {(STATE,): chosen}
-    for operator, table in moment.tables:
+    tables: dict[tuple[str, ...], StateTable | pa.Table] = {} if chosen is None else {(STATE,): chosen}
+    for operator, table in moment.selectable:
         if operator.lower() in sql.lower():
             tables[operator, table] = moment.read(operator, table, results=results)
-    listed = [".".join(name) for name in ([(STATE,)] if chosen is not None else []) + list(moment.tables)]
+    listed = [".".join(name) for name in ([(STATE,)] if chosen is not None else []) + list(moment.selectable)]
     with answered_over(sql, tables, listed=listed) as answer:
         yield answer
 
@@ -87,7 +88,7 @@ class Interrupts:
 @contextmanager
 def answered_over(
     sql: str,
-    tables: Mapping[tuple[str, ...], StateTable],
+    tables: Mapping[tuple[str, ...], StateTable | pa.Table],
     *,
     listed: Sequence[str] | None = None,
     interrupts: Interrupts | None = None,

@@ -133,6 +133,18 @@ def test_sql_reads_the_chosen_table_and_all_others(statebed: Call, rides: Path) 
     assert row["n"] == sum(one["driver"] in drivers for one in open_windows) > 0
 
 
+def test_sql_selects_positions_of_sources_and_sinks(statebed: Call, rides: Path) -> None:
+    expected = sb.read_positions(rides, job="rides")
+    assert expected.sources.num_rows > 0
+    for name, table in (("sources", expected.sources), ("sinks", expected.sinks)):
+        assert rows(statebed("state", rides, "--sql", f"FROM positions.{name}", "--json")) == json_objects(table)
+    asked = "SELECT p.source, count(*) AS n FROM earned.groups, positions.sources p GROUP BY ALL ORDER BY ALL"
+    found = rows(statebed("state", rides, "--sql", asked, "--json", "--epoch", str(expected.epoch - 1)))
+    assert [row["source"] for row in found] == sorted(expected.sources["source"].to_pylist())
+    failed = statebed("state", rides, "--sql", "SELECT * FROM positions.nothing")
+    assert "positions.sources, positions.sinks" in failed.err
+
+
 def test_sql_over_a_table_that_is_narrowed_sees_only_what_is_left(statebed: Call, rides: Path) -> None:
     [row] = rows(statebed("state", rides, *EARNED, "-k", "driver 3", "--sql", "SELECT count(*) n FROM state", "--json"))
     assert row["n"] == 1

@@ -1,4 +1,8 @@
-"""State tables that a shell can select from: those of all jobs of the attached locations, as `job.operator.table`."""
+"""Tables of state that a shell can select from.
+
+They are those of all jobs of the attached locations, as `job.operator.table`, and the positions of their sources and
+sinks, as `job.positions.sources` and `job.positions.sinks`.
+"""
 
 import re
 import time
@@ -125,7 +129,7 @@ class StateCatalogue:
                 raise
             raise _placed(source, error) from error
 
-    def _opened(self, name: StateName) -> StateTable:
+    def _opened(self, name: StateName) -> StateTable | pa.Table:
         """Open a table at the chosen or newest epoch; again with a newer one if clean-up removes it meanwhile."""
         for _ in range(ATTEMPTS - 1 if self._epoch is None else 0):
             with suppress(EpochNotRetainedError, MissingFileError):
@@ -140,7 +144,7 @@ def _names_of(location: str) -> Iterator[StateName]:
     with suppress(StatebedError):
         for job in job_names(get_storage_provider(location)):
             with suppress(StatebedError):
-                for operator, table in open_epoch(location, job, epoch=None, savepoint=None).tables:
+                for operator, table in open_epoch(location, job, epoch=None, savepoint=None).selectable:
                     yield StateName(location, job, operator, table)
 
 

@@ -43,7 +43,13 @@ SINK_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions of a job's sources and sinks at an epoch."""
+    """Positions of a job's sources and sinks at an epoch.
+
+    >>> sb.testing.write_example("state")
+    >>> positions = sb.read_positions("state", job="rides")
+    >>> positions.epoch, positions.sinks.num_rows
+    (3, 0)
+    """
 
     epoch: int
     sources: pa.Table

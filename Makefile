@@ -104,7 +104,7 @@ quick: env  ## after every edit: check, most unit tests, crash tests (less than 
 test: env  ## before every merge, and in CI: set up everything and run the whole suite (about half an hour on two cores)
 	@$(SUITE) test
 
-test-long: env  ## before a release: deep crash sweeps, thousands of epochs, ten times the examples of property tests
+test-long: env  ## before a release: deep crash sweeps, thousands of epochs, twenty times the examples of property tests
 	@$(SUITE) long
 
 check: env  ## ruff, mypy strict, import directions, house rules

@@ -62,6 +62,8 @@ DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(tests/.+?)$", re.MU
 SLOWEST = 15
 """Number of slow tests that are listed in the end."""
 NOT_LONG = "not long"
+HALF = (("TEST_EFFORT", "0.5"),)
+"""Property tests try half of their examples, and other ones in every run."""
 TOOLS = "tools"
 FIND_JAVA, FIND_POSTGRES, FIND_CHROMIUM = "with-java true", "find-postgres", "find-chromium"
 
@@ -155,10 +157,10 @@ CHECK = (
 )
 PARTS = (
     *CHECK,
-    Part("unit", 900, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,)),
-    Part("keyed, compiled", 60, paths=KEYED, environment=(("STATEBED_COMPILED", "always"),)),
-    Part("crash", 150, paths=("tests/simulation",)),
-    Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1")),
+    Part("unit", 700, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
+    Part("keyed, compiled", 50, paths=KEYED, environment=(*HALF, ("STATEBED_COMPILED", "always"))),
+    Part("crash", 120, paths=("tests/simulation",), environment=HALF),
+    Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
     Part("s3", 30, paths=("tests/s3",)),
     Part("conformance", 150, paths=("tests/conformance",)),
     Part(
@@ -202,8 +204,9 @@ QUICK = (
         marks=f"not slow and {NOT_LONG}",
         chunks=4,
         tools=(FIND_POSTGRES,),
+        environment=HALF,
     ),
-    Part("crash", 40, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}"),
+    Part("crash", 40, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}", environment=HALF),
 )
 LONG = (
     Part("long", 3000, paths=("tests",), marks="long", java=True, chunks=2),

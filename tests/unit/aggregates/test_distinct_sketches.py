@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_p4_estimates_of_many_groups_take_memory_for_a_slice_of_them(groups: int
     assert found.to_pylist()[:: groups // 50] == alone
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(values=st.lists(st.none() | st.text(max_size=3), max_size=30), precision=st.integers(4, 18))
 def test_p6_a_sketch_of_the_key_hashes_leaves_the_partial_of_the_rows(values: list[str | None], precision: int) -> None:
     column = pa.array(values, pa.string())

@@ -9,6 +9,7 @@ import datasketches
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -192,7 +193,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 NOTHING = {"k": "a", "big": None, "small": None, "real": None, "word": None, "flag": None, "price": None}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @example(kind="forgetting", epochs=[[{**NOTHING, "ts": None}, {**NOTHING, "ts": 3}]])
 @given(
     kind=st.sampled_from(["windows", "running", "forgetting"]), epochs=st.lists(st.lists(ROW, max_size=8), max_size=3)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def test_numbers_have_the_same_hash(kind: pa.DataType) -> None:
 
 
 @given(some_hashes)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_rows_are_brought_into_the_same_order(hashes: Hashes) -> None:
     (order, found), (expected, sorted_hashes) = both(lambda: _stable_order(hashes))
     assert order.tolist() == expected.tolist() == np.argsort(hashes, kind="stable").tolist()
@@ -97,7 +98,7 @@ def test_hashes_that_differ_in_their_lowest_bits_alone_are_left_to_numpy() -> No
 
 @given(some_hashes, some_hashes, st.sampled_from([0.5, 1.0]))
 @example(np.array([0, 2**64 - 1], dtype=np.uint64), np.array([5, 2**63, 2**64 - 2], dtype=np.uint64), 0.5)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_per_row: float) -> None:
     held, wanted = np.unique(held), np.sort(np.concatenate([wanted, held[::3]]))
     held.setflags(write=False)

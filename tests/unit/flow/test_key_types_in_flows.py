@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import every_third
 from unit.state.key_types import KEYS, shown
 
 from statebed import testing
@@ -25,7 +26,13 @@ NAMES = [
     "timestamp_ns",
     "time32",
 ]
-EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+def by_keys(first: int) -> pytest.MarkDecorator:
+    """Run a test with keys of these types."""
+    return pytest.mark.parametrize("name", every_third(NAMES, first))
+
+
 TIMESTAMP = pa.timestamp("us", "UTC")
 Rows = list[tuple[int, int, int]]
 """Rows of a key, a number, and a time."""
@@ -68,7 +75,7 @@ def fed(t: testing.TestRun, name: str) -> None:
     t.feed("left", table(name, ROWS[40:]))
 
 
-@EVERY
+@by_keys(0)
 def test_totals_are_kept_by_such_keys(name: str) -> None:
     flow, left, _ = streams(name)
     totals = left.key_by("k", name="totals").agg(total=f.sum("n"), rows=f.count())
@@ -84,7 +91,7 @@ def test_totals_are_kept_by_such_keys(name: str) -> None:
         assert sum(row["groups"] for row in t.output("sizes")) == len(want)
 
 
-@EVERY
+@by_keys(1)
 @pytest.mark.parametrize("panes", [1, 2], ids=["tumbling", "sliding"])
 def test_windows_are_aggregated_by_such_keys(name: str, panes: int) -> None:
     flow, left, _ = streams(name)
@@ -104,7 +111,7 @@ def test_windows_are_aggregated_by_such_keys(name: str, panes: int) -> None:
         assert t.state_rows("sums") == 0
 
 
-@EVERY
+@by_keys(2)
 def test_sessions_are_kept_by_such_keys(name: str) -> None:
     flow, left, _ = streams(name)
     left.group_by("k", session("1000 us"), name="visits").agg(total=f.sum("n"))
@@ -122,7 +129,7 @@ def right_rows(name: str) -> Rows:
     return [(key, 100 + key, 5) for key in range(len(KEYS[name][1]))]
 
 
-@EVERY
+@by_keys(3)
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_streams_are_joined_by_such_keys(name: str, how: str) -> None:
     flow, left, right = streams(name)
@@ -148,7 +155,7 @@ def test_streams_are_joined_by_such_keys(name: str, how: str) -> None:
         assert kind == t.table("joined").schema.field("k").type
 
 
-@EVERY
+@by_keys(4)
 def test_a_row_gets_the_version_of_such_a_key(name: str) -> None:
     flow, left, right = streams(name)
     left.join(right, eq("k", "r"), as_of=as_of(), how="left", name="then")
@@ -165,7 +172,7 @@ def test_a_row_gets_the_version_of_such_a_key(name: str) -> None:
         assert found(t, "then", "n", "m") == sorted(want, key=str)
 
 
-@EVERY
+@by_keys(5)
 def test_the_first_the_last_and_the_highest_row_of_such_a_key(name: str) -> None:
     flow, left, _ = streams(name)
     left.deduplicate("k", name="first")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import every_third
 from unit.inspect.table_world import TableWorld
 from unit.state.key_types import KEYS, shown
 
@@ -13,7 +14,6 @@ import statebed as sb
 from statebed.errors import InputError
 from statebed.state import DeleteKey, keyed_table_config, timestamp_table_config
 
-EVERY = pytest.mark.parametrize("name", KEYS)
 HOUR = dt.timedelta(hours=1)
 
 
@@ -24,7 +24,7 @@ def world_of(folder: Path, name: str) -> TableWorld:
     return TableWorld(folder, tables={"kept": kept, "timed": timed})
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 1))
 def test_rows_are_read_by_such_keys_and_their_changes_are_told(tmp_path: Path, name: str) -> None:
     kind, values = KEYS[name]
     world = world_of(tmp_path, name)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def outcome(epochs: list[list[dict[str, Any]]]) -> list[Any]:
         ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(epochs=st.lists(st.lists(ROW, max_size=9), min_size=1, max_size=4))
 def test_p6_pieces_of_groups_give_what_all_groups_give_at_once(epochs: list[list[dict[str, Any]]]) -> None:
     whole = outcome(epochs)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_tables import Lake
@@ -146,7 +147,7 @@ def test_p6_applied_debezium_messages_are_the_folded_changelog(
     assert table == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(changelogs(), st.data())
 def test_p6_a_table_of_sqlite_is_the_folded_changelog_whatever_is_repeated(
     case: tuple[list[Epoch], dict[Key, float | None]], data: st.DataObject
@@ -182,7 +183,7 @@ def rows_in_sql(database: Any, epochs: list[Epoch], data: st.DataObject, connect
 def test_p6_a_table_of_postgresql_is_the_folded_changelog_whatever_is_repeated(postgres: Any) -> None:
     database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
 
-    @settings(max_examples=15)
+    @settings(max_examples=examples(15))
     @given(changelogs(), st.data())
     def check(case: tuple[list[Epoch], dict[Key, float | None]], data: st.DataObject) -> None:
         found = rows_in_sql(database, case[0], data, postgres.connect)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from published import publication
@@ -230,7 +231,7 @@ def test_a_table_has_one_owner(sql: Any) -> None:
     assert sql.rows() == []
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.none(), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))))
 @example(["\\.", "", None, "NULL", "\\N", '"', "a,b", "\r\n", " ", "\\x00"])
 def test_every_text_comes_out_as_it_went_in(sql: Any, texts: list[str | None]) -> None:

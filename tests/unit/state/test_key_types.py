@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import every_third
 from unit.state.fare_rows import store_all
 from unit.state.key_types import KEYS, shown
 from unit.state.segment_rows import opened_tiers
@@ -34,7 +35,6 @@ from statebed.state import (
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
-EVERY = pytest.mark.parametrize("name", KEYS)
 Totals = dict[tuple[str, str], int]
 
 
@@ -98,7 +98,7 @@ def few_hashes(columns: Sequence[Any]) -> Hashes:
     return hash_columns(columns) % np.uint64(2) << np.uint64(63)
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 0))
 @pytest.mark.parametrize("hash_function", [hash_columns, few_hashes], ids=["hashes", "collisions"])
 def test_rows_are_found_changed_and_deleted_by_such_keys(tiers: Tiers, name: str, hash_function: Any) -> None:
     store, keys = MemoryStore(), keys_of(name, 7)
@@ -126,7 +126,7 @@ def test_rows_are_found_changed_and_deleted_by_such_keys(tiers: Tiers, name: str
     assert not restored(view, name, store, tiers, 4, **more).get(half)[1].any()
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 1))
 def test_such_keys_are_found_in_spilled_blocks(tiers: Tiers, name: str) -> None:
     keys = keys_of(name, 7)
     view = KeyedView(keyed_config(name), owned=WHOLE_SPACE, store=MemoryStore(), tiers=tiers)
@@ -142,7 +142,7 @@ def test_such_keys_are_found_in_spilled_blocks(tiers: Tiers, name: str) -> None:
     assert contents(view) == expected(keys, totals(keys.num_rows, 6))
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 2))
 def test_p6_the_order_in_which_such_keys_came_does_not_show_in_files(tiers: Tiers, name: str) -> None:
     keys = keys_of(name, 7)
     digests = []
@@ -175,7 +175,7 @@ def rows_at(managers: Sequence[TableManager]) -> Totals:
     return found
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 3))
 def test_p2_tables_by_such_keys_survive_restarts_rescaling_and_compaction(name: str) -> None:
     keys = keys_of(name, 9)
     cluster = Cluster(1, {"t": keyed_config(name)})
@@ -210,7 +210,7 @@ def counted(rows: pa.Table) -> Counter[tuple[str, ...]]:
     return Counter(zip(*columns, strict=True))
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 4))
 def test_rows_of_time_keyed_tables_are_read_and_deleted_by_such_keys(tiers: Tiers, name: str) -> None:
     store, keys = MemoryStore(), keys_of(name, 7)
     rows = timed_rows(keys)
@@ -238,7 +238,7 @@ def test_rows_of_time_keyed_tables_are_read_and_deleted_by_such_keys(tiers: Tier
     assert counted(view.read()) == counted(pa.concat_tables([left, left]))
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 5))
 def test_p2_time_keyed_tables_by_such_keys_survive_restarts_rescaling_and_compaction(name: str) -> None:
     keys = keys_of(name, 5)
     cluster = Cluster(1, {"t": timed_config(name)})
@@ -260,7 +260,7 @@ def test_p2_time_keyed_tables_by_such_keys_survive_restarts_rescaling_and_compac
     cluster.close()
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 6))
 def test_of_a_generation_of_such_a_key_the_newest_row_counts(tiers: Tiers, name: str) -> None:
     store, keys = MemoryStore(), keys_of(name, 3)
     config = timed_config(name, generational=True)
@@ -280,7 +280,7 @@ def test_of_a_generation_of_such_a_key_the_newest_row_counts(tiers: Tiers, name:
     assert counted(view.read()) == counted(rows)
 
 
-@EVERY
+@pytest.mark.parametrize("name", every_third(KEYS, 7))
 def test_p6_the_order_in_which_rows_of_such_keys_and_values_came_does_not_show(tiers: Tiers, name: str) -> None:
     kind = KEYS[name][0]
     keys = keys_of(name, 7)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def ids_of(run: SortedRun, at: npt.NDArray[np.int64]) -> list[int]:
     hinted=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_keys_are_found_in_the_run_that_has_them_and_others_nowhere(
     sizes: list[int], hinted: bool, seed: int, many_collide: bool
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import diagonals
 from nexmark_answers import assert_same, expected
 
 from examples.nexmark import QUERIES, rows_of
@@ -101,8 +102,7 @@ def answered(query: str, way: Way, epochs: list[Rows]) -> pa.Table:
         return run.table(RESULT)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(("query", "way"), diagonals(QUERIES, WAYS))
 def test_p6_a_query_equals_duckdb_whatever_happens_on_the_way(query: str, way: str) -> None:
     epochs = epochs_of(query, WAYS[way])
     wanted = expected(query, epochs)

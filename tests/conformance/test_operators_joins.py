@@ -5,6 +5,7 @@
 import pytest
 from conformance.answers import assert_late, assert_same, select, windows
 from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for_each, play, source
+from effort import diagonals
 
 from statebed.flow import Flow, Stream, as_of, between
 from statebed.operators.window_definition import sliding, tumbling
@@ -44,9 +45,14 @@ def assert_late_of_both(played: Played, late: str) -> None:
     )
 
 
+def kinds_and_conditions(first: int) -> pytest.MarkDecorator:
+    """Run a test with every kind of join, with and without a condition."""
+    pairs = diagonals(KINDS, [None, CONDITION], first=first)
+    return pytest.mark.parametrize(("how", "condition"), pairs, ids={None: "plain", CONDITION: "condition"}.get)
+
+
 @SHORT_AND_LONG
-@pytest.mark.parametrize("condition", [None, CONDITION], ids=["plain", "condition"])
-@pytest.mark.parametrize("how", KINDS)
+@kinds_and_conditions(0)
 def test_p6_interval_joins_equal_duckdb(how: str, condition: str | None, effort: int) -> None:
     def check(script: Script) -> None:
         keys = script.pick(KEYS)
@@ -68,8 +74,7 @@ def test_p6_interval_joins_equal_duckdb(how: str, condition: str | None, effort:
 
 
 @SHORT_AND_LONG
-@pytest.mark.parametrize("condition", [None, CONDITION], ids=["plain", "condition"])
-@pytest.mark.parametrize("how", KINDS)
+@kinds_and_conditions(1)
 def test_p6_window_joins_equal_duckdb(how: str, condition: str | None, effort: int) -> None:
     def check(script: Script) -> None:
         keys, window = script.pick(KEYS), script.pick([tumbling("10 us"), sliding("10 us", "4 us"), tumbling("7 us")])
@@ -95,8 +100,7 @@ def test_p6_window_joins_equal_duckdb(how: str, condition: str | None, effort: i
 
 
 @SHORT_AND_LONG
-@pytest.mark.parametrize("condition", [None, CONDITION], ids=["plain", "condition"])
-@pytest.mark.parametrize("how", KINDS)
+@kinds_and_conditions(2)
 def test_p6_joins_without_a_time_equal_duckdb_over_all_rows(how: str, condition: str | None, effort: int) -> None:
     def check(script: Script) -> None:
         keys = script.pick(KEYS)

@@ -327,8 +327,15 @@ def test_p9_a_backup_of_every_age_is_brought_up_to_date_or_refused_with_the_epoc
     world.check()
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(1, 9))
+# A death before a step finds nearly the same as one after the step before it.
+@pytest.mark.parametrize(
+    ("at", "after"),
+    [
+        (1, False),
+        *((at, True) for at in range(1, 9)),
+        *(pytest.param(at, False, marks=pytest.mark.long) for at in range(2, 9)),
+    ],
+)
 def test_p3_a_process_killed_at_each_step_of_its_sink_loses_nothing(world: SinkWorld, at: int, *, after: bool) -> None:
     begun(world, 4)
     assert dies_in_a_life(world, at=at, after=after)
@@ -337,8 +344,14 @@ def test_p3_a_process_killed_at_each_step_of_its_sink_loses_nothing(world: SinkW
     world.check()
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-@pytest.mark.parametrize("at", range(1, 17))
+@pytest.mark.parametrize(
+    ("at", "fault"),
+    [
+        (1, Fault.CRASH_BEFORE),
+        *((at, Fault.CRASH_AFTER) for at in range(1, 17)),
+        *(pytest.param(at, Fault.CRASH_BEFORE, marks=pytest.mark.long) for at in range(2, 17)),
+    ],
+)
 def test_p3_a_process_killed_at_each_write_of_its_log_loses_nothing(world: SinkWorld, at: int, fault: Fault) -> None:
     begun(world, 4)
     writes = iter(range(1, 1_000_000))

@@ -81,8 +81,10 @@ def comparable(table: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize(
     ("window", "native_window"),
-    [(sb.tumbling("1 minute"), ("1 minute",)), (sb.sliding("1 minute", "25 seconds"), ("1 minute", "25 seconds"))],
-    ids=["tumbling", "sliding"],
+    [
+        pytest.param(sb.tumbling("1 minute"), ("1 minute",), id="tumbling", marks=pytest.mark.long),
+        pytest.param(sb.sliding("1 minute", "25 seconds"), ("1 minute", "25 seconds"), id="sliding"),
+    ],
 )
 def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(
     spark: SparkSession, tmp_path: Path, window: Window, native_window: tuple[str, ...]

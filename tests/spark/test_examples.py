@@ -130,7 +130,7 @@ def test_the_online_store_follows_the_features_of_the_job(spark: SparkSession, t
     purchases, online = tmp_path / "purchases", tmp_path / "online.db"
     state, history = tmp_path / "state", tmp_path / "history"
     for _ in range(2):
-        add_purchases(purchases, customers=300, files=2)
+        add_purchases(purchases, customers=300, files=1)
         run(features_job(purchases, state, history, spark=spark))
         follow(state, online, tmp_path / "follower", spark=spark)
     expected = f"""

@@ -51,7 +51,7 @@ def ended(drivers: list[Driver], log: Watched, world: FileWorld) -> tuple[Driver
     raise AssertionError("both drivers are still there")
 
 
-@pytest.mark.cluster
+@pytest.mark.long  # tests/spark/test_crash.py has a driver that is superseded by a later one
 @pytest.mark.timeout(1800)
 def test_p3_of_two_drivers_started_at_once_one_goes_on_and_the_other_ends_with_its_own_exit_code(
     tmp_path: Path,

@@ -155,7 +155,8 @@ FULL = pytest.param([JoinKind.FULL], [1, 2, 3, 4], id="full")
 SEMI = pytest.param([JoinKind.SEMI], [1, 2, 3, 4, None], id="semi")
 
 
-@pytest.mark.parametrize(("kinds", "keys"), [MOST, FULL, SEMI])
+# tests/spark/queries/cases.py has a full join as well.
+@pytest.mark.parametrize(("kinds", "keys"), [MOST, pytest.param(*FULL.values, id="full", marks=pytest.mark.long), SEMI])
 def test_p6_every_batch_puts_out_what_sparks_own_join_puts_out(
     spark: SparkSession, tmp_path: Path, kinds: Sequence[JoinKind], keys: Sequence[int | None]
 ) -> None:

@@ -138,7 +138,11 @@ CASES: dict[str, tuple[str, Callable[[DataFrame], DataFrame], Callable[[Stream],
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# Those that are marked have twins among the queries of tests/spark/queries/cases.py.
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long if case in {"running", "windows_of_windows"} else ()) for case in CASES],
+)
 def test_p6_every_batch_puts_out_what_sparks_own_operator_puts_out(
     spark: SparkSession, tmp_path: Path, case: str
 ) -> None:

@@ -40,6 +40,8 @@ from statebed.sinks.lake import folder_catalog
 INPUT, OUTPUT, JOB = "rides", "totals", "kafka-demo"
 DRIVERS = 50
 FAULTS = ("driver", "worker", "broker")
+DAEMONS = (b"pyspark.daemon", b"statebed.spark.epoch.worker_daemon")
+"""Modules that fork Python workers: Spark's own, or ours where `spark.python.daemon.module` names it."""
 EXECUTOR = "executor"
 RIDE = "driver string, cents bigint, at bigint, number bigint"
 STEP_SECONDS = 300.0
@@ -184,7 +186,7 @@ def kill_process(job: Child, fault: str) -> None:
 
 def kill_worker(job: Child) -> bool:
     """Kill a Python worker of Spark; return whether there was one."""
-    daemons = {pid for pid in job.members() if b"pyspark.daemon" in _text(pid, "cmdline")}
+    daemons = {pid for pid in job.members() if any(name in _text(pid, "cmdline") for name in DAEMONS)}
     # The daemon forks the workers, so the parent of a worker is a daemon.
     parents = {f"PPid:\t{daemon}\n".encode() for daemon in daemons}
     return _kill_one(pid for pid in daemons if any(parent in _text(pid, "status") for parent in parents))

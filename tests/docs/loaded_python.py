@@ -83,7 +83,7 @@ def run(
 
 
 def serve(address: str) -> None:
-    """Fork a process for each request; return in the forked one when its command is done."""
+    """Fork a process for each request until the tests end; return in the forked process when its command is done."""
     for module in MODULES:
         importlib.import_module(module)
     sys.path.remove(str(TESTS))
@@ -92,9 +92,16 @@ def serve(address: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.part")
         listener.listen()
+        listener.settimeout(10)
+        tests = os.getppid()
         Path(f"{address}.part").rename(address)
         while True:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if os.getppid() != tests:
+                    return  # they were killed
+                continue
             if os.fork() == 0:
                 break
             connection.close()

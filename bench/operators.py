@@ -27,7 +27,7 @@ KEYS = 1_000_000
 PLENTY = 8 << 30
 FAR_US = 10**15
 _LEAST_BUDGET = 8 << 20
-_WARM_UP_ROWS = 1000
+_WARM_UP_ROWS = 1 << 13
 
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:

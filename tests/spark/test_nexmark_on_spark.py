@@ -53,6 +53,7 @@ def test_p6_queries_of_one_job_equal_duckdb(utc: Any, tmp_path: Path, names: tup
         events.add(number, rows)
         batches.append(rows)
     job = NexmarkJob(names, tmp_path / "state", events, parallelism=3, spark=utc)
+    assert "tasks, with Arrow (native scan)" in str(job.job.explain())
     query = job.run()
     assert not sum(one.rows_late for one in query.recent_progress)
     for name in names:

@@ -77,6 +77,25 @@ REFUSED = {
     "to_json(p, map('ignoreNullFields', 'false'))": "time zone, America/New_York",
 }
 """Expressions whose results depend on the settings above, and part of the reason that is given."""
+LEGACY = {
+    "spark.sql.legacy.timeParserPolicy": "legacy",
+    "spark.sql.legacy.truncateForEmptyRegexSplit": "true",
+    "spark.sql.legacy.disableMapKeyNormalization": "TRUE",
+    "spark.sql.legacy.json.allowEmptyString.enabled": "true",
+    "spark.sql.icu.caseMappings.enabled": "false",
+    "spark.sql.jsonGenerator.ignoreNullFields": "false",
+}
+REFUSED_BY_LEGACY = {
+    "date_format(ts, 'yyyy')": "timeParserPolicy is legacy",
+    "from_unixtime(kl)": "timeParserPolicy is legacy",
+    "cast(day as string)": "timeParserPolicy is legacy",
+    "concat(s, day)": "timeParserPolicy is legacy",
+    "split(s, ',')": "truncateForEmptyRegexSplit is true",
+    "map(q, k)": "disableMapKeyNormalization is TRUE",
+    "from_json(doc, 'a INT')": "disableMapKeyNormalization is TRUE",
+    "upper(s)": "caseMappings.enabled is false",
+    "to_json(p)": "timeParserPolicy is legacy",
+}
 REFUSED_IN_UTC = {
     "to_json(p, map('ignoreNullFields', 'false'))": "to_json with options",
     "from_json(doc, 'a INT', map('mode', 'FAILFAST'))": "from_json with options",
@@ -91,7 +110,11 @@ REFUSED_IN_UTC = {
 }
 
 
-@pytest.mark.parametrize(("settings", "refused"), [(SETTINGS, REFUSED), ({}, REFUSED_IN_UTC)], ids=["legacy", "utc"])
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [(SETTINGS, REFUSED), (LEGACY, REFUSED_BY_LEGACY), ({}, REFUSED_IN_UTC)],
+    ids=["lenient", "legacy", "utc"],
+)
 def test_an_expression_with_other_results_is_refused(
     session: SparkSession, settings: dict[str, str], refused: dict[str, str]
 ) -> None:

@@ -166,7 +166,10 @@ def _month_difference(rounded: bool, later: Datum, earlier: Datum) -> pa.Array:
     same = (of_month[0] == of_month[1]) | (last[0] & last[1])
     difference = np.where(same, whole, whole + rest / (_MONTH_DAYS * 86400.0))
     if rounded:
-        difference = np.floor(np.abs(difference) * 1e8 + 0.5) / 1e8 * np.sign(difference)
+        # To the nearest number, and up from the middle, as Java rounds; adding a half first would round twice.
+        digits = difference * 1e8
+        below = np.floor(digits)
+        difference = (below + (digits - below >= 0.5)) / 1e8  # noqa: PLR2004 - the middle
     return from_numpy(difference + 0.0, types.DOUBLE, valid=valid)
 
 

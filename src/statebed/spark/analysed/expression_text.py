@@ -7,6 +7,7 @@ bound text is compared with Spark's, so a difference is found before the query s
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -24,12 +25,16 @@ from statebed.spark.analysed.function_names import (
     EXTRACTED,
     FAILING,
     FUNCTIONS,
+    INEXACT,
+    INEXACT_OF_FLOATS,
+    LEGACY_TIMES,
     LENIENT,
     LENIENT_CLASSES,
     MODAL,
     SESSION_SETTINGS,
     SETTINGS,
     TYPE_SENSITIVE,
+    WRITING_FLOATS,
     ZONED,
 )
 from statebed.spark.analysed.plan_tree import Expr, Json
@@ -38,6 +43,9 @@ from statebed.spark.analysed.types import arrow_type, same_type
 UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 DAY_US = 86_400_000_000
 _INTEGERS = ("byte", "short", "integer", "long")
+_FLOATS = frozenset({"float", "double"})
+_SHORT_FLOATS = 19
+"""Version of Java that first writes every float with as few digits as needed."""
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 
 
@@ -72,6 +80,8 @@ class ExpressionText:
     """Functions of the user, by name in lower case."""
     session: SparkSession | None = None
     """Session whose settings change the results of some functions, which are refused without one."""
+    exact: bool = False
+    """Whether to refuse functions whose last digit may differ from Spark's."""
 
     def bound(self, expression: Expr, schema: pa.Schema) -> BoundExpression:
         """Write the expression, bind it to a schema, and check its type against Spark's."""
@@ -118,6 +128,7 @@ class ExpressionText:
             case "Literal":
                 return literal_text(e)
             case "Cast":
+                self._check_exact(e)
                 return self._cast(e)
             case "GetStructField":
                 return self._field(e)
@@ -127,6 +138,7 @@ class ExpressionText:
             raise UntranslatableError(f"{e.sql}: {e.kind} is a function that only Spark can call")
         self._check_zone(e)
         self._check_session(e)
+        self._check_exact(e)
         if e.kind in BINARY:
             return self._operator(e)
         special = self._special(e)
@@ -231,7 +243,7 @@ class ExpressionText:
             case "ParseToDate":
                 return f"{'to_date' if e.fields['ansiEnabled'] else 'try_to_date'}({self._list(kids)})"
             case "CurrentTimeZone":
-                _check_utc(e, self._setting(e, "spark.sql.session.timeZone"))
+                _check_utc(e, self._zone(e))
                 return "'UTC'"
             case "TimestampAddInterval" | "TimeAdd":
                 span_us = _constant_interval(kids[1])
@@ -305,6 +317,8 @@ class ExpressionText:
         kinds = {*_leaves(source), *_leaves(target)}
         if "timestamp" in kinds and kinds & {"string", "date", "timestamp_ntz"}:
             _check_utc(e, e.fields.get("timeZoneId"))
+        if "date" in _leaves(source) and "string" in _leaves(target):
+            self._check_setting(e, *LEGACY_TIMES)
         name = "cast" if _is_widening(source, target) else {"ANSI": "cast", "TRY": "try_cast"}.get(e.mode)
         if name is None:
             raise UntranslatableError(f"{e.sql}: a cast in {e.mode} mode; between operators ANSI mode applies")
@@ -321,14 +335,37 @@ class ExpressionText:
 
     def _check_session(self, e: Expr) -> None:
         """Refuse an expression whose result a setting of the session changes."""
-        name, other = SESSION_SETTINGS.get(e.kind, ("", ""))
-        if name and self._setting(e, name) == other:
-            raise UntranslatableError(f"{e.sql}: {name} is {other}, which changes its results; only Spark can call it")
+        for name, other in SESSION_SETTINGS.get(e.kind, ()):
+            self._check_setting(e, name, other)
 
-    def _setting(self, e: Expr, name: str) -> str:
+    def _check_setting(self, e: Expr, name: str, other: str) -> None:
         if self.session is None:
             raise UntranslatableError(f"{e.sql} depends on {name}, which is not known here")
-        return str(self.session.conf.get(name))
+        # Without a default Spark would return its own, which is never the other value.
+        value = self.session.conf.get(name, None)
+        if value is not None and value.upper() == other.upper():
+            raise UntranslatableError(f"{e.sql}: {name} is {value}, which changes its results; only Spark can call it")
+
+    def _check_exact(self, e: Expr) -> None:
+        """Refuse an expression that may give other digits than Spark, if they must be the same."""
+        if not self.exact:
+            return
+        of_floats = any(not _FLOATS.isdisjoint(_leaves(child.type_json)) for child in e.children)
+        if e.kind in INEXACT or (e.kind in INEXACT_OF_FLOATS and of_floats):
+            raise UntranslatableError(f"{e.sql}: the last digits of {e.kind} may differ from Spark's")
+        if e.kind in WRITING_FLOATS and of_floats and "string" in _leaves(e.type_json) and not self._has_short_floats():
+            raise UntranslatableError(f"{e.sql}: Java writes some floats with more digits before version 19")
+
+    def _has_short_floats(self) -> bool:
+        if self.session is None:
+            return False
+        java: Any = self.session._jvm  # noqa: SLF001 - no public way to ask for the version
+        return int(str(java.java.lang.System.getProperty("java.specification.version")).split(".")[0]) >= _SHORT_FLOATS
+
+    def _zone(self, e: Expr) -> str:
+        if self.session is None:
+            raise UntranslatableError(f"{e.sql} depends on the session's time zone, which is not known here")
+        return str(self.session.conf.get("spark.sql.session.timeZone"))
 
 
 def _check_settings(e: Expr) -> None:

@@ -95,13 +95,44 @@ _MAP_BUILDERS = {
     "StringToMap",
     "TransformKeys",
 }
-_FORMATTERS = {"DateFormatClass", "FromUnixTime", "ParseToDate", "ParseToTimestamp", "ToUnixTimestamp"}
+_FORMATTERS = {"DateFormatClass", "FromUnixTime", "ParseToDate", "ParseToTimestamp"}
+_WITH_REGEX = {"StringSplit", "StringToMap"}
+_CASE_MAPPINGS = {"InitCap", "Lower", "Upper"}
+LEGACY_TIMES = ("spark.sql.legacy.timeParserPolicy", "LEGACY")
+"""The formatter of Spark 2: another calendar before 1582, other letters, other years. The other two values, EXCEPTION
+and CORRECTED, differ only in the error for what the new formatter refuses.
+"""
+_SETTINGS_BY_CLASSES = (
+    (_MAP_BUILDERS, ("spark.sql.mapKeyDedupPolicy", "LAST_WIN")),
+    (_MAP_BUILDERS, ("spark.sql.legacy.disableMapKeyNormalization", "true")),
+    ({*_FORMATTERS, "JsonToStructs", "StructsToJson"}, LEGACY_TIMES),
+    ({"ArrayAppend"}, ("spark.sql.legacy.negativeIndexInArrayInsert", "true")),
+    (_WITH_REGEX, ("spark.sql.legacy.truncateForEmptyRegexSplit", "true")),
+    (_CASE_MAPPINGS, ("spark.sql.icu.caseMappings.enabled", "false")),
+    ({"JsonToStructs"}, ("spark.sql.json.enablePartialResults", "false")),
+    ({"JsonToStructs"}, ("spark.sql.json.enableExactStringParsing", "false")),
+    ({"JsonToStructs"}, ("spark.sql.legacy.json.allowEmptyString.enabled", "true")),
+    ({"JsonToStructs"}, ("spark.sql.legacy.json.enableDateTimeParsingFallback", "true")),
+    ({"StructsToJson"}, ("spark.sql.jsonGenerator.ignoreNullFields", "false")),
+)
 SESSION_SETTINGS = {
-    **dict.fromkeys(_MAP_BUILDERS, ("spark.sql.mapKeyDedupPolicy", "LAST_WIN")),
-    **dict.fromkeys(_FORMATTERS, ("spark.sql.legacy.timeParserPolicy", "LEGACY")),
-    "ArrayAppend": ("spark.sql.legacy.negativeIndexInArrayInsert", "true"),
+    kind: tuple(setting for classes, setting in _SETTINGS_BY_CLASSES if kind in classes)
+    for kind in sorted({kind for classes, _ in _SETTINGS_BY_CLASSES for kind in classes})
 }
-"""Settings of a session, and the value with which a class gives other results than our function."""
+"""Settings of a session that a class reads when it is evaluated, and the value with which it gives other results than
+our function; none of these is a default.
+"""
+INEXACT = frozenset(
+    {
+        *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Cos", "Cosh", "Cot", "Csc", "Sec", "Sin"),
+        *("Cbrt", "Exp", "Expm1", "Hypot", "Log", "Log10", "Log1p", "Log2", "Logarithm", "Pow", "Sinh", "Tan", "Tanh"),
+    }
+)
+"""Functions whose last digit may differ from Spark's, because Java and NumPy compute it differently."""
+INEXACT_OF_FLOATS = frozenset({"BRound", "FormatNumber", "Round"})
+"""Functions that may give other digits for floats and doubles."""
+WRITING_FLOATS = frozenset({"Cast", "FormatString", "StructsToJson"})
+"""Classes that write floats and doubles as text: the shortest one only since Java 19."""
 TYPE_SENSITIVE = frozenset({"FormatString", "Murmur3Hash", "StructsToJson", "TypeOf", "XxHash64"})
 """Functions whose result, but not its type, depends on the exact types of their arguments."""
 ZONED = frozenset({"Cast", "TimestampAddInterval"})

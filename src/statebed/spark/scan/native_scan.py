@@ -87,7 +87,11 @@ class ScanFunction:
             program = self.programs[stream]
             for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
                 counts[stream] += rows.num_rows
-                yield from program.rows(rows)
+                try:
+                    yield from program.rows(rows)
+                except StatebedError as error:
+                    # Spark may succeed, because it computes an operand only if it needs it, or has its own error.
+                    raise ScanRefusedError(f"{part.path}: {error.what.splitlines()[0]}") from error
 
 
 def reading_text(plan: JobPlan) -> str:
@@ -114,7 +118,7 @@ def native_scan(plan: JobPlan) -> NativeScan:
         if not node.children:
             _check_stream(node)
     try:
-        programs = programs_of(root)
+        programs = programs_of(root, plan.session)
     except StatebedError as error:
         raise UntranslatableError(error.what) from error
     return NativeScan(tuple(programs), settings.get("spark.sql.caseSensitive", "false").lower() == "true")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from statebed.expressions import BoundExpression, bind
 from statebed.flow.keys import quoted
@@ -23,10 +24,13 @@ _MARK = "__"
 """Beginning of Spark's own marks of a column: of file metadata, char types and collations."""
 
 
-def programs_of(plan: PlanNode) -> list[Program]:
-    """Return the program of each stream of a plan, in the order of its leaves; its rows have the plan's columns."""
+def programs_of(plan: PlanNode, session: SparkSession) -> list[Program]:
+    """Return the program of each stream of a plan, in the order of its leaves; its rows have the plan's columns.
+
+    A function whose result depends on settings is translated if those of the session give the same result as ours.
+    """
     ids, names = zip(*_columns(plan), strict=True)
-    return [_renamed(rows, ids, names).program for rows in _visit(plan, ids)]
+    return [_renamed(rows, ids, names).program for rows in _Translation(session).visit(plan, ids)]
 
 
 @dataclass(frozen=True)
@@ -48,40 +52,80 @@ class _StreamRows:
         return _StreamRows(replace(program, steps=(*program.steps, step)), schema)
 
 
-def _visit(node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
-    """Return the rows of each stream below a node, with the columns that are needed, called by their ids.
+@dataclass(frozen=True)
+class _Translation:
+    """Follows a plan; the session's settings decide about functions that depend on them."""
 
-    There is always one, because a batch without columns does not know its number of rows.
-    """
-    needed = needed or _any_column(node)
-    if node.kind == "StreamingRelation":
-        return [_stream(node, needed)]
-    if node.kind in _UNCHANGED:
-        return _visit(node.child, needed)
-    if node.kind == "Project":
-        wanted = [expression for expression in node.expressions("projectList") if expression.id in set(needed)]
-        generate = _generate_below(node)
-        if generate is not None:
-            return _alternatives(generate, wanted)
-        below = _visit(node.child, _references(wanted))
-        return [rows.then(_select(rows.schema, wanted)) for rows in below]
-    if node.kind == "Filter":
-        condition = node.expression("condition")
-        below = _visit(node.child, list(dict.fromkeys([*needed, *_references([condition])])))
-        return [rows.then(_where(rows.schema, condition)) for rows in below]
-    if node.kind == "Union":
-        ids = [number for number, _ in _columns(node)]
-        places = [ids.index(number) for number in needed]
-        return [rows for child in node.children for rows in _member(child, places, needed)]
-    raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
+    session: SparkSession
 
+    def visit(self, node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
+        """Return the rows of each stream below a node, with the columns that are needed, called by their ids.
 
-def _member(child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_StreamRows]:
-    """Return the rows of one member of a union under the ids of the union."""
-    ids = [number for number, _ in _columns(child)]
-    own = [ids[place] for place in places]
-    for rows in _visit(child, list(dict.fromkeys(own))):
-        yield _renamed(rows, own, [_name(number) for number in needed])
+        There is always one, because a batch without columns does not know its number of rows.
+        """
+        needed = needed or _any_column(node)
+        if node.kind == "StreamingRelation":
+            return [_stream(node, needed)]
+        if node.kind in _UNCHANGED:
+            return self.visit(node.child, needed)
+        if node.kind == "Project":
+            wanted = [expression for expression in node.expressions("projectList") if expression.id in set(needed)]
+            generate = _generate_below(node)
+            if generate is not None:
+                return self._alternatives(generate, wanted)
+            below = self.visit(node.child, _references(wanted))
+            return [rows.then(self._select(rows.schema, wanted)) for rows in below]
+        if node.kind == "Filter":
+            condition = node.expression("condition")
+            below = self.visit(node.child, list(dict.fromkeys([*needed, *_references([condition])])))
+            return [rows.then(self._where(rows.schema, condition)) for rows in below]
+        if node.kind == "Union":
+            ids = [number for number, _ in _columns(node)]
+            places = [ids.index(number) for number in needed]
+            return [rows for child in node.children for rows in self._member(child, places, needed)]
+        raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
+
+    def _member(self, child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_StreamRows]:
+        """Return the rows of one member of a union under the ids of the union."""
+        ids = [number for number, _ in _columns(child)]
+        own = [ids[place] for place in places]
+        for rows in self.visit(child, list(dict.fromkeys(own))):
+            yield _renamed(rows, own, [_name(number) for number in needed])
+
+    def _alternatives(self, generate: PlanNode, wanted: Sequence[Expr]) -> list[_StreamRows]:
+        """Return the rows of several branches that share a pass over their stream: an explode of structs, some with a
+        condition.
+        """
+        generator = generate.expression("generator")
+        listed = generator.child if generator.kind == "Explode" else generator
+        listed = listed.part("child") if listed.kind == "ArrayCompact" else listed
+        if listed.kind != "CreateArray" or any(expression.value.kind != "GetStructField" for expression in wanted):
+            raise UntranslatableError(f"{generate.described()} is a step that only Spark can run")
+        places = [int(expression.value.fields["ordinal"]) for expression in wanted]
+        structs = [_struct(item) for item in listed.children]
+        chosen = [(condition, [fields[place] for place in places]) for condition, fields in structs]
+        needed = _references(expression for condition, fields in chosen for expression in (*condition, *fields))
+        names = [_name(expression.id) for expression in wanted]
+        below = []
+        for rows in self.visit(generate.child, needed):
+            selects = [ScanProjection(tuple(names), self._bound(rows.schema, fields)) for _, fields in chosen]
+            outputs = tuple(
+                BranchSteps((*(self._where(rows.schema, expression) for expression in condition), select))
+                for (condition, _), select in zip(chosen, selects, strict=True)
+            )
+            schema = pa.schema([(name, column.type) for name, column in zip(names, selects[0].columns, strict=True)])
+            below.append(_StreamRows(replace(rows.program, outputs=outputs), schema))
+        return below
+
+    def _select(self, schema: pa.Schema, wanted: Sequence[Expr]) -> ScanProjection:
+        return ScanProjection(tuple(_name(expression.id) for expression in wanted), self._bound(schema, wanted))
+
+    def _where(self, schema: pa.Schema, condition: Expr) -> ScanFilter:
+        return ScanFilter(self._bound(schema, [condition])[0])
+
+    def _bound(self, schema: pa.Schema, expressions: Sequence[Expr]) -> tuple[BoundExpression, ...]:
+        text = ExpressionText(_ids_of(schema), session=self.session, exact=True)
+        return tuple(text.bound(expression, schema) for expression in expressions)
 
 
 def _renamed(rows: _StreamRows, ids: Sequence[int], names: Sequence[str]) -> _StreamRows:
@@ -109,32 +153,6 @@ def _generate_below(node: PlanNode) -> PlanNode | None:
     return below if below.kind == "Generate" else None
 
 
-def _alternatives(generate: PlanNode, wanted: Sequence[Expr]) -> list[_StreamRows]:
-    """Return the rows of several branches that share a pass over their stream: an explode of structs, some with a
-    condition.
-    """
-    generator = generate.expression("generator")
-    listed = generator.child if generator.kind == "Explode" else generator
-    listed = listed.part("child") if listed.kind == "ArrayCompact" else listed
-    if listed.kind != "CreateArray" or any(expression.value.kind != "GetStructField" for expression in wanted):
-        raise UntranslatableError(f"{generate.described()} is a step that only Spark can run")
-    places = [int(expression.value.fields["ordinal"]) for expression in wanted]
-    structs = [_struct(item) for item in listed.children]
-    chosen = [(condition, [fields[place] for place in places]) for condition, fields in structs]
-    needed = _references(expression for condition, fields in chosen for expression in (*condition, *fields))
-    names = [_name(expression.id) for expression in wanted]
-    below = []
-    for rows in _visit(generate.child, needed):
-        selects = [ScanProjection(tuple(names), _bound(rows.schema, fields)) for _, fields in chosen]
-        outputs = tuple(
-            BranchSteps((*(_where(rows.schema, expression) for expression in condition), select))
-            for (condition, _), select in zip(chosen, selects, strict=True)
-        )
-        schema = pa.schema([(name, column.type) for name, column in zip(names, selects[0].columns, strict=True)])
-        below.append(_StreamRows(replace(rows.program, outputs=outputs), schema))
-    return below
-
-
 def _struct(item: Expr) -> tuple[list[Expr], list[Expr]]:
     """Return the condition of an alternative, if it has one, and its fields."""
     condition = []
@@ -143,19 +161,6 @@ def _struct(item: Expr) -> tuple[list[Expr], list[Expr]]:
     if item.kind != "CreateNamedStruct":
         raise UntranslatableError(f"{item.sql} is not a struct of a branch")
     return condition, item.children[1::2]
-
-
-def _select(schema: pa.Schema, wanted: Sequence[Expr]) -> ScanProjection:
-    return ScanProjection(tuple(_name(expression.id) for expression in wanted), _bound(schema, wanted))
-
-
-def _where(schema: pa.Schema, condition: Expr) -> ScanFilter:
-    return ScanFilter(_bound(schema, [condition])[0])
-
-
-def _bound(schema: pa.Schema, expressions: Sequence[Expr]) -> tuple[BoundExpression, ...]:
-    text = ExpressionText(_ids_of(schema))
-    return tuple(text.bound(expression, schema) for expression in expressions)
 
 
 def _ids_of(schema: pa.Schema) -> Mapping[int, str]:

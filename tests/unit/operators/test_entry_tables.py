@@ -104,7 +104,9 @@ def rows_of(draw: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(("seed", "entries_at_once"), [(0, 1 << 17), (1, 3), (2, 1 << 17), (3, 3)])
+@pytest.mark.parametrize(
+    ("seed", "entries_at_once"), [(0, 1 << 17), pytest.param(1, 3, marks=pytest.mark.long), (2, 1 << 17), (3, 3)]
+)
 def test_p6_results_are_those_of_lists_under_crashes_and_rescaling(
     seed: int, entries_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +292,10 @@ def test_more_retractions_than_a_group_has_rows_are_counted() -> None:
         assert feed((8, 1)) == ([([8], 1)], 0)
 
 
-@pytest.mark.parametrize(("share", "seed"), [(0.5, 1), (0.0, 2), (0.9, 3), (1.0, 4), (0.25, 5)])
+@pytest.mark.parametrize(
+    ("share", "seed"),
+    [(0.5, 1), (0.0, 2), *(pytest.param(*more, marks=pytest.mark.long) for more in [(0.9, 3), (1.0, 4), (0.25, 5)])],
+)
 def test_percentiles_of_large_groups_are_found_in_their_windows(
     share: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_a_checkpoint_with_far_too_many_tombstones_merges_bounded_bytes_and_the_
     assert world.run_epoch() == (0, 0)
 
 
-@pytest.mark.parametrize("bin_us", [TIMES, 10])
+@pytest.mark.parametrize("bin_us", [pytest.param(TIMES, marks=pytest.mark.long), 10])
 def test_tombstones_and_files_stay_bounded_while_each_epoch_deletes(tiers: Tiers, bin_us: int) -> None:
     world = filled(tiers, bin_us=bin_us)
     each = 20

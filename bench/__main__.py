@@ -60,14 +60,18 @@ def main() -> int:
             scale.add_options(one)
     options = parser.parse_args()
     more = {"options": options} if options.benchmark == "scale" else {}
-    reports = []
-    for _ in range(options.rounds):
-        reports.append(report := Report(as_json=options.json))
-        status = BENCHMARKS[options.benchmark][0](report, quick=options.quick, only=options.case, **more)
-        if status:
-            return status
-    if options.save:
-        print(f"written: {result_files.save(options.benchmark, [report.kept for report in reports])}", file=sys.stderr)
+    reports: list[Report] = []
+    try:
+        for _ in range(options.rounds):
+            reports.append(report := Report(as_json=options.json))
+            status = BENCHMARKS[options.benchmark][0](report, quick=options.quick, only=options.case, **more)
+            if status:
+                return status
+    finally:
+        # A run that takes an hour and is ended early keeps what it has measured.
+        rounds = [report.kept for report in reports if report.kept]
+        if options.save and rounds:
+            print(f"written: {result_files.save(options.benchmark, rounds)}", file=sys.stderr)
     return max(report.finish(check=options.check) for report in reports)
 
 

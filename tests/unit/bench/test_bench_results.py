@@ -1,6 +1,7 @@
 """Output of benchmarks: a ratio above 1 means that ours is better, and a missed target is reported."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import read_modify_write
+from bench import __main__ as command
+from bench import read_modify_write, result_files
 from bench.epochs import State
-from bench.report import Report, faster, smaller
+from bench.report import Report, Result, faster, smaller
 from bench.workload import Case, batch_of, batches
 
 ROOT = Path(__file__).parents[3]
@@ -121,3 +123,29 @@ def test_p4_each_kind_of_work_finds_its_answers_with_a_tenth_of_the_memory(work:
     last = json.loads(ran.stdout.splitlines()[-1])
     assert last["events"]["spills"] > 0
     assert last["charged"] <= budget + 4 * last["batch"]
+
+
+def test_a_run_that_is_ended_early_saves_what_it_has_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(report: Report, **_: object) -> None:
+        report.add(faster("first", "other", "speed", ours=2.0, theirs=1.0, unit="rows/s"))
+        raise KeyboardInterrupt
+
+    saved: dict[str, list[str]] = {}
+
+    def save(name: str, rounds: list[list[Result]]) -> Path:
+        saved[name] = [result.case for results in rounds for result in results]
+        return tmp_path
+
+    monkeypatch.setattr(result_files, "save", save)
+    monkeypatch.setitem(command.BENCHMARKS, "engine", (interrupted, ""))
+    monkeypatch.setattr(sys, "argv", ["bench", "engine", "--save"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            command.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert saved == {"engine": ["first"]}
+    assert "written" in capsys.readouterr().err

@@ -4,7 +4,6 @@ Each record has them, so they are read at any epoch that is retained, like state
 epoch.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import TIMESTAMP
 from statebed.inspect.contents import sink_of
-from statebed.inspect.sources import SourceState, sources_of
+from statebed.inspect.sources import SourceState, partition_lags, sources_of
 from statebed.inspect.tables.pinned import find_location, pin
 
 SOURCE_COLUMNS = pa.schema(
@@ -97,20 +96,11 @@ def _source_rows(source: SourceState) -> Iterator[dict[str, object]]:
         "watermark": source.watermark_us,
         "newest_event_time": source.newest_event_time_us,
     }
-    partitions = _partitions(source.offset)
+    partitions = partition_lags(source.offset, source.offset)
     if not partitions:
         yield row
-    for (topic, partition), offset in sorted(partitions.items()):
-        yield row | {"topic": topic, "partition": partition, "position": str(offset)}
-
-
-def _partitions(offset: str) -> dict[tuple[str, int], int]:
-    """Return the offsets of a Kafka source by topic and partition; none if they are not those of Kafka."""
-    try:
-        topics = json.loads(offset)
-        return {(topic, int(number)): int(at) for topic, own in topics.items() for number, at in own.items()}
-    except (ValueError, AttributeError, TypeError):
-        return {}
+    for one in partitions:
+        yield row | {"topic": one.topic, "partition": one.partition, "position": str(one.offset)}
 
 
 def _sink_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> Iterator[dict[str, object]]:

@@ -49,6 +49,7 @@ _TRUNCATED = {
     "week": "week",
 }
 _SIX_PARTS = 6
+_MIDDLE = 0.5
 _MONTH_DAYS = 31
 
 
@@ -169,7 +170,7 @@ def _month_difference(rounded: bool, later: Datum, earlier: Datum) -> pa.Array:
         # To the nearest number, and up from the middle, as Java rounds; adding a half first would round twice.
         digits = difference * 1e8
         below = np.floor(digits)
-        difference = (below + (digits - below >= 0.5)) / 1e8  # noqa: PLR2004 - the middle
+        difference = (below + (digits - below >= _MIDDLE)) / 1e8
     return from_numpy(difference + 0.0, types.DOUBLE, valid=valid)
 
 

@@ -34,6 +34,15 @@ class Sessions:
         at = self.key_index[chosen]
         return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
 
+    def followed_by(self, others: "Sessions") -> "Sessions":
+        """Return these sessions, then the others."""
+        return Sessions(
+            np.concatenate([self.key_index, others.key_index]),
+            np.concatenate([self.starts, others.starts]),
+            np.concatenate([self.ends, others.ends]),
+            pa.concat_tables([self.partials, others.partials]),
+        )
+
 
 def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: Partials) -> Sessions:
     """Build sessions from rows alone; rows must be grouped by key and sorted by time."""
@@ -52,17 +61,15 @@ def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) ->
 
     Also return the position in `sessions` of each result that is one of them, unchanged; -1 for all other results.
     """
-    keys = np.concatenate([sessions.key_index, others.key_index])
-    starts = np.concatenate([sessions.starts, others.starts])
-    ends = np.concatenate([sessions.ends, others.ends])
+    both = sessions.followed_by(others)
+    keys, starts, ends = both.key_index, both.starts, both.ends
     order = _in_order(keys, starts, ends)
     latest = _running_ends(keys[order], ends[order])
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
     grouping = Grouping(order=order, starts=np.flatnonzero(begins))
     lasts = np.append(grouping.starts[1:], len(order))[: grouping.groups] - 1
-    both = pa.concat_tables([sessions.partials, others.partials])
-    merged = pa.Table.from_arrays(partials.merge(both, grouping), schema=both.schema)
+    merged = pa.Table.from_arrays(partials.merge(both.partials, grouping), schema=both.partials.schema)
     firsts = grouping.first_rows
     unchanged = np.where((grouping.sizes == 1) & (firsts < len(sessions)), firsts, -1)
     return Sessions(keys[firsts], starts[firsts], latest[lasts], merged), unchanged

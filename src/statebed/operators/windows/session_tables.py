@@ -5,7 +5,7 @@ until the watermark and the allowed lateness have passed them, are rows of their
 only if they may close or if a new row may belong to one of them: the row of the key has the time until which they last.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,14 +15,13 @@ import pyarrow.compute as pc
 
 from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
-from statebed.arrays.grouping import Flags, Integers, group_rows
-from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.grouping import Flags, Integers
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Elements, Tables
-from statebed.operators.windows.merged_sessions import Sessions, merged_sessions
+from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions
 from statebed.state import ElementPage, TableConfig, keyed_table_config, multiset_table_config
 
 SESSIONS = "sessions"
@@ -56,13 +55,7 @@ class OpenSessions:
         """All sessions that were read, the earlier ones first."""
         if not len(self.earlier):
             return self.newest
-        both = (self.earlier, self.newest)
-        return Sessions(
-            np.concatenate([sessions.key_index for sessions in both]),
-            np.concatenate([sessions.starts for sessions in both]),
-            np.concatenate([sessions.ends for sessions in both]),
-            pa.concat_tables([sessions.partials for sessions in both]),
-        )
+        return self.earlier.followed_by(self.newest)
 
     @property
     def pending(self) -> pa.Array:
@@ -147,13 +140,12 @@ class SessionTables:
         if not has_earlier.any():
             return newest
         at = np.flatnonzero(has_earlier)
-        parts = [
-            (at[places[places >= 0]], filtered(part, places >= 0))
-            for part in elements(EARLIER, taken(keys, at))
-            for places in [_places(taken(keys, at), part.select(keys.column_names))]
-        ]
-        earlier = self._earlier(parts)
-        return merged_sessions(earlier, newest, self.partials)[0]
+        groups = taken(keys, at)
+        parts = []
+        for part in elements(EARLIER, groups):
+            places = _places(groups, part.select(keys.column_names))
+            parts.append((at[places[places >= 0]], filtered(part, places >= 0)))
+        return merged_sessions(self._earlier(parts), newest, self.partials)[0]
 
     def _newest(self, stored: pa.Table, is_stored: Flags) -> Sessions:
         at = np.flatnonzero(is_stored)
@@ -181,12 +173,12 @@ class SessionTables:
         kept: Sessions,
         *,
         unchanged: Integers,
-        pending: Callable[[Integers, Integers], Integers],
+        pending: Integers,
     ) -> None:
         """Replace the sessions that were read by those that stay open, which are sorted by key and start.
 
-        `unchanged` is the position in `before.all` of each session that is as it was, or -1. `pending` returns when the
-        timer is due of keys, passed as their positions, from the position of the first kept session of each.
+        `unchanged` is the position in `before.all` of each session that is as it was, or -1. `pending` is the time at
+        which the timer is due of each key that has sessions.
         """
         counts = np.bincount(kept.key_index, minlength=keys.num_rows)
         view = tables.get_keyed(SESSIONS)
@@ -203,7 +195,7 @@ class SessionTables:
             WINDOW_START: from_numpy(newest.starts, TIMESTAMP),
             WINDOW_END: from_numpy(newest.ends, TIMESTAMP),
             **{field.name: newest.partials[field.name] for field in self.partials.fields},
-            PENDING: from_numpy(pending(filled, lasts - counts[filled] + 1), TIMESTAMP),
+            PENDING: from_numpy(pending, TIMESTAMP),
             **self._of_earlier(before, kept, filled, lasts, changed),
         }
         filled_keys = keys if len(filled) == keys.num_rows else taken(keys, filled)
@@ -274,15 +266,8 @@ class SessionTables:
         stored, is_stored = tables.get_keyed(SESSIONS).get(keys)
         nothing = kept.where(np.zeros(len(kept), dtype=np.bool_))
         before = OpenSessions(stored, is_stored, np.zeros(len(is_stored), dtype=np.bool_), nothing, nothing)
-        due = int64_values(rows[_LISTED_PENDING])
-        self.write(
-            tables,
-            keys,
-            before,
-            kept,
-            unchanged=np.full(len(kept), -1, dtype=np.int64),
-            pending=lambda filled, _: due[filled],
-        )
+        unchanged = np.full(len(kept), -1, dtype=np.int64)
+        self.write(tables, keys, before, kept, unchanged=unchanged, pending=int64_values(rows[_LISTED_PENDING]))
 
     @property
     def _edges(self) -> tuple[pa.Field, pa.Field]:
@@ -307,9 +292,7 @@ class SessionTables:
 def _places(keys: pa.Table, others: pa.Table) -> Integers:
     """Return the position in `keys` of each of the others; -1 if it is none of them."""
     both = pa.concat_tables([keys, others.cast(keys.schema)])
-    columns = [one_chunk(column) for column in both.columns]
-    grouping = group_rows(np.zeros(both.num_rows, dtype=np.int64), hash_columns(columns), columns)
-    groups = grouping.group_of_rows()
-    place = np.full(grouping.groups, -1, dtype=np.int64)
+    distinct, groups = distinct_keys(both, both.num_rows)
+    place = np.full(distinct.num_rows, -1, dtype=np.int64)
     place[groups[: keys.num_rows]] = np.arange(keys.num_rows)
     return place[groups[keys.num_rows :]]

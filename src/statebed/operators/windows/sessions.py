@@ -158,20 +158,20 @@ class SessionAggregate(WindowedAggregation):
         watermark_us: int | None,
     ) -> None:
         """Write the sessions that stay, and set a timer of each key for the first of them that will change."""
-
-        def pending(filled: Integers, firsts: Integers) -> Integers:
-            first = np.minimum.reduceat(self._next_change(kept, watermark_us), firsts)
-            pending = stored.pending.take(from_numpy(filled, pa.int64()))
-            armed = int64_values(pending.fill_null(0))
-            is_armed = validity(pending) & (armed <= first)
-            if watermark_us is not None:
-                is_armed &= armed > watermark_us
-            unarmed = taken(keys, filled[~is_armed])
-            times = from_numpy(first[~is_armed], TIMESTAMP)
-            tables.get_time_keyed(TIMERS).append(unarmed.append_column(pa.field(TIME, TIMESTAMP), times))
-            return np.where(is_armed, armed, first)
-
-        self.sessions.write(tables, keys, stored, kept, unchanged=unchanged, pending=pending)
+        starts = np.flatnonzero(np.diff(kept.key_index, prepend=-1))
+        filled = kept.key_index[starts]
+        changes = self._next_change(kept, watermark_us)
+        first = np.minimum.reduceat(changes, starts) if len(starts) else changes
+        pending = stored.pending.take(from_numpy(filled, pa.int64()))
+        armed = int64_values(pending.fill_null(0))
+        is_armed = validity(pending) & (armed <= first)
+        if watermark_us is not None:
+            is_armed &= armed > watermark_us
+        unarmed = taken(keys, filled[~is_armed])
+        times = from_numpy(first[~is_armed], TIMESTAMP)
+        tables.get_time_keyed(TIMERS).append(unarmed.append_column(pa.field(TIME, TIMESTAMP), times))
+        due = np.where(is_armed, armed, first)
+        self.sessions.write(tables, keys, stored, kept, unchanged=unchanged, pending=due)
 
     def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
         """Return when each session closes, or expires from the state if it has closed."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.hotkeys_child import BUDGET, CASES, WHOLE
-from bench.report import Report, faster, smaller
+from bench.report import Report, faster, is_chosen, smaller
 
 _VALUES = (2_000, 200_000, 2_000_000)
 _QUICK = 2
@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS = 3600
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every operator whose name contains `only`; an exit status when there is none."""
-    chosen = [case for case in CASES if any(text in case for text in only.split("|"))]
+    chosen = [case for case in CASES if is_chosen(case, only)]
     if not chosen:
         print("no such case; there are:", *CASES, sep="\n  ", file=sys.stderr)
         return 2

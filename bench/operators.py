@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from bench.operator_cases import CASES, OperatorCase, events
-from bench.report import Report, Result, faster, smaller
+from bench.report import Report, Result, faster, is_chosen, smaller
 from statebed import testing
 from statebed.state import CompactionMode
 from statebed.storage import LocalStore
@@ -32,7 +32,7 @@ _WARM_UP_ROWS = 1 << 13
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`, or one of its parts between '|'; an exit status if none does."""
-    cases = [case for case in CASES if any(part in case.name for part in only.split("|"))]
+    cases = [case for case in CASES if is_chosen(case.name, only)]
     if not cases:
         print("no such case; there are:", *(case.name for case in CASES), sep="\n  ", file=sys.stderr)
         return 2

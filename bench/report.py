@@ -50,6 +50,11 @@ def smaller(
     return Result(case, baseline, metric, ours, theirs, theirs / max(ours, 1e-9), unit, target)
 
 
+def is_chosen(case: str, only: str) -> bool:
+    """Return whether the name of a case contains the text of --case, or one of its parts between '|'."""
+    return any(part in case for part in only.split("|"))
+
+
 def shown_number(value: float) -> str:
     """Return a number with four digits at least, without an exponent."""
     return f"{value:,.4g}" if abs(value) < _LARGE else f"{value:,.0f}"

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.report import Report, faster, smaller
+from bench.report import Report, faster, is_chosen, smaller
 from bench.spark.answers import check
 from bench.spark.cases import Case, Files, Side, cases
 from bench.spark.inputs import small_files, write_inputs
@@ -26,7 +26,7 @@ _GATED = "addBatch"
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`, or a part of it between '|'; an exit status if none does."""
     known = cases(quick=quick and not only)
-    chosen = [case for case in known if any(part in case.name for part in only.split("|"))]
+    chosen = [case for case in known if is_chosen(case.name, only)]
     if not chosen:
         print("no such case; there are:", *(case.name for case in known), sep="\n  ", file=sys.stderr)
         return 2

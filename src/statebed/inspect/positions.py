@@ -99,8 +99,8 @@ def _source_rows(source: SourceState) -> Iterator[dict[str, object]]:
     partitions = partition_lags(source.offset, source.offset)
     if not partitions:
         yield row
-    for one in partitions:
-        yield row | {"topic": one.topic, "partition": one.partition, "position": str(one.offset)}
+    for read_to in partitions:
+        yield row | {"topic": read_to.topic, "partition": read_to.partition, "position": str(read_to.offset)}
 
 
 def _sink_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> Iterator[dict[str, object]]:

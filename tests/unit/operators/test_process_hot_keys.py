@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from unit.operators.operator_epochs import Epochs, rows_of
 
@@ -14,6 +15,7 @@ from statebed.expressions.type_text import schema_of
 from statebed.format.stream_schema import Input
 from statebed.operators.operator import MAIN
 from statebed.operators.process import ProcessOperator, key_states
+from statebed.operators.process.collections import ListTables
 
 INPUT = Input("rows", schema_of("k bigint, op string, at bigint, v bigint"), ("k",))
 HOT = 200_000
@@ -43,6 +45,8 @@ class Kept(sb.ProcessKey):
                 state.mapped.delete()
             elif op == "get":
                 yield {"k": key, "shown": repr(state.mapped.get(v, "none"))}
+            elif op == "last":
+                yield {"k": key, "shown": repr([item["v"] for item in state.listed.last(1 + at)])}
             elif op == "show":
                 listed = [one["v"] for one in state.listed.get()]
                 yield {"k": key, "shown": f"{listed} {sorted(state.mapped.items().items())}"}
@@ -71,12 +75,24 @@ class Model:
             mapped.clear()
         elif op == "get":
             return repr(mapped.get(v, "none"))
+        elif op == "last":
+            return repr(listed[-1 - at :])
         elif op == "show":
             return f"{listed} {sorted(mapped.items())}"
         return None
 
 
-WEIGHTS = {"append": 8, "put": 8, "get": 4, "remove": 2, "set list": 1, "clear list": 1, "clear map": 1, "show": 1}
+WEIGHTS = {
+    "append": 8,
+    "put": 8,
+    "get": 4,
+    "last": 3,
+    "remove": 2,
+    "set list": 1,
+    "clear list": 1,
+    "clear map": 1,
+    "show": 1,
+}
 
 
 @pytest.mark.parametrize("small", [0, 1024])
@@ -116,6 +132,59 @@ def written_by_one_more_row(op: str, before: int) -> int:
 @pytest.mark.parametrize("op", ["append", "put"])
 def test_one_more_row_of_a_hot_key_writes_what_one_more_of_a_small_key_does(op: str) -> None:
     assert written_by_one_more_row(op, HOT) < 3 * written_by_one_more_row(op, 2)
+
+
+def test_the_last_items_of_a_long_list_are_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ListTables, "read", None)
+
+    def rows(op: str, first: int, count: int) -> pa.Table:
+        numbers = range(first, first + count)
+        return rows_of(INPUT, [{"k": 1, "op": op, "at": 2, "v": at} for at in numbers], list(numbers))
+
+    with Epochs(ProcessOperator("kept", INPUT, Kept())) as stream:
+        stream.feed(rows("append", 0, HOT))
+        out = stream.feed(rows("last", HOT, 1))[MAIN]
+        assert out["shown"].to_pylist() == [repr([HOT - 3, HOT - 2, HOT - 1])]
+
+
+class Recent(sb.Process):
+    """Tells the last three of the items that have not expired."""
+
+    recent = sb.ListState("v bigint", ttl="1 second")
+    output = "k bigint, kept bigint"
+
+    def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> pa.Table:
+        ctx.append(self.recent, pa.table({"v": rows["v"]}))
+        lists = ctx.last(self.recent, 3)
+        return pa.table({"k": ctx.keys["k"], "kept": pc.list_value_length(lists).cast(pa.int64())})
+
+
+def test_expired_items_are_not_among_the_last() -> None:
+    with Epochs(ProcessOperator("recent", INPUT, Recent())) as stream:
+        for second, expected in ((0, 3), (9, 3), (10, 2)):
+            count = 1 if second else 4
+            rows = [{"k": 1, "op": "", "at": 0, "v": at} for at in range(count)]
+            now_us = second * 1_000_000
+            out = stream.feed(rows_of(INPUT, rows, [now_us] * count), watermark_us=now_us)[MAIN]
+            assert out["kept"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_number_of_last_items_below_one_is_refused(count: int) -> None:
+    class Asks(sb.Process):
+        """Asks for no items."""
+
+        recent = sb.ListState("v bigint")
+        output = "v bigint"
+
+        def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> None:
+            ctx.last(self.recent, count)
+
+    with (
+        Epochs(ProcessOperator("asks", INPUT, Asks())) as stream,
+        pytest.raises(sb.InputError, match=f"must be 1 or more, got {count}"),
+    ):
+        stream.feed(rows_of(INPUT, [{"k": 1, "op": "", "at": 0, "v": 0}], [0]))
 
 
 class Two(sb.Process):

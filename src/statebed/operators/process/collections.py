@@ -53,6 +53,17 @@ class ListTables:
         items = one_chunk(rows[ITEM]).take(from_numpy(order, pa.int64()))
         return Items(index[order], pa.Table.from_arrays(items.flatten(), names=self.state.schema.names))
 
+    def last(self, keys: pa.Table, count: int) -> Items:
+        """Return those of the last `count` items of each key that have not expired, in order; no others are read."""
+        end = self._next(keys)
+        sizes = np.minimum(end, count)
+        index = np.repeat(np.arange(keys.num_rows, dtype=np.int64), sizes)
+        positions = (end - np.cumsum(sizes))[index] + np.arange(len(index), dtype=np.int64)
+        places = taken(keys, index).append_column(POSITION, from_numpy(positions, pa.int64()))
+        values, present = self._items.get(places)
+        items = one_chunk(values[ITEM]).filter(pa.array(present))
+        return Items(index[present], pa.Table.from_arrays(items.flatten(), names=self.state.schema.names))
+
     def append(self, keys: pa.Table, items: Items, times: pa.Array | None) -> None:
         """Append items; the items of a key keep their order."""
         before = self._next(keys)

@@ -149,6 +149,15 @@ class Context:
         lists = self._collection(state).read(distinct.keys).lists(distinct.keys.num_rows, state.list_type)
         return lists.take(from_numpy(index, pa.int64()))
 
+    def last(self, state: ListState, count: int, keys: Keys = None) -> pa.Array:
+        """Return the last `count` items of each list, without reading the others; expired items are left out."""
+        lists = self._lists_of(state)
+        if count < 1:
+            raise InputError(f"the number of items must be 1 or more, got {count}", where=self._at(state))
+        distinct, index = self._distinct(self._chosen(keys))
+        items = lists.last(distinct.keys, count).lists(distinct.keys.num_rows, state.list_type)
+        return items.take(from_numpy(index, pa.int64()))
+
     def has(self, state: State, keys: Keys = None) -> Flags:
         """Return which keys have state."""
         selected = self._chosen(keys)
@@ -202,8 +211,7 @@ class Context:
         """Append rows to the lists of keys; `index` has the position of the key of each row, by default that of the
         batch's row.
         """
-        lists = self._collection(self._kind(state, ListState))
-        assert isinstance(lists, ListTables)
+        lists = self._lists_of(state)
         new = conformed_rows(rows, state.schema, what="items", where=self._at(state))
         touched, inner = self._touched(state, index, new.num_rows)
         lists.append(touched.keys, Items(inner, new), self._moments(state, touched, None))
@@ -308,6 +316,11 @@ class Context:
     def _collection(self, state: ListState | MapState) -> ListTables | MapTables:
         self._view(state)
         return collection(state, self._tables)
+
+    def _lists_of(self, state: ListState) -> ListTables:
+        lists = self._collection(self._kind(state, ListState))
+        assert isinstance(lists, ListTables)
+        return lists
 
     def _maps(self, state: MapState) -> MapTables:
         maps = self._collection(self._kind(state, MapState))

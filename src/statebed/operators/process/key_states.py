@@ -123,6 +123,13 @@ class _StoredKey:
         """Return whether the items of a key are few enough to read all of them for one lookup."""
         return self._size(place) <= SMALL
 
+    def last(self, place: int, count: int) -> list[dict[str, Any]]:
+        """Return the last `count` items of the list of a key."""
+        if count >= self._size(place):
+            return self.rows(place)[-count:]
+        assert isinstance(self._state, ListState)
+        return list(self._ctx.last(self._state, count, _places([place]))[0].as_py())
+
     def rows(self, place: int) -> list[dict[str, Any]]:
         """Return all items of a key."""
         if not self._first <= place < self._first + len(self._read):
@@ -156,6 +163,15 @@ class KeyList(_KeyState):
         """Return the rows of the key, in the order in which they were appended."""
         before = self._set[self.place] if self.place in self._set else self._stored.rows(self.place)
         return [dict(row) for row in (*before, *self._appended.get(self.place, ()))]
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """Return the last `count` rows of the key, without reading the others; expired rows are left out."""
+        if count < 1:
+            raise InputError(f"the number of rows must be 1 or more, got {count}", where=self._where)
+        rows = [*self._set.get(self.place, ()), *self._appended.get(self.place, ())]
+        if len(rows) < count and self.place not in self._set:
+            rows = [*self._stored.last(self.place, count - len(rows)), *rows]
+        return [dict(row) for row in rows[-count:]]
 
     def append(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
         """Append a row without reading the stored ones."""

@@ -31,6 +31,15 @@ class TransformedSink(BaseSink):
         self._schema = schema
 
     @property
+    def inner(self) -> BaseSink:
+        """Sink behind the function."""
+        return self._sink
+
+    def to(self, sink: BaseSink) -> "TransformedSink":
+        """Return the same function before another sink."""
+        return TransformedSink(sink, self._transform, schema=self._schema)
+
+    @property
     def guarantee(self) -> Guarantee:  # type: ignore[override]  # that of the sink behind it
         return self._sink.guarantee
 

@@ -12,6 +12,11 @@ ShowRows = Callable[[str, int, pa.Table], None]
 """Called with the name of the sink, the epoch and its rows."""
 
 
+def watched(sink: BaseSink, show: ShowRows) -> BaseSink:
+    """Return a sink that also shows its rows, as they are behind a function before it."""
+    return sink.to(WatchedSink(sink.inner, show)) if isinstance(sink, TransformedSink) else WatchedSink(sink, show)
+
+
 class WatchedSink(TransformedSink):
     """Publishes rows to another sink unchanged, then passes them to `show`."""
 

@@ -15,6 +15,7 @@ from statebed.protocol import Guarantee, SinkPosition
 from statebed.sinks import ConsoleSink, MemorySink, TransformedSink, read_table
 from statebed.sinks.registry import KINDS, SinkRequest
 from statebed.sinks.row_shape import declared_key
+from statebed.sinks.watched import watched
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 APPEND, CHANGES = Output(COLUMNS), Output(COLUMNS, Changes.CHANGELOG)
@@ -176,6 +177,21 @@ def test_a_function_before_a_table_gives_its_rows_and_the_table_keeps_its_guaran
     assert sink.folder == table.folder
     with pytest.raises(FencedError):
         sink.publish(publication(1, 7, pa.table({"k": ["z"], "n": [9]})))
+
+
+def test_a_watched_sink_shows_the_rows_that_it_writes_after_a_function_before_it() -> None:
+    shown: list[tuple[str, int, list[Any]]] = []
+    table = KINDS["parquet"].made(wanted(path="memory://watched"))
+    sink = watched(
+        TransformedSink(table, lambda rows: rows.filter(pa.compute.greater(rows["n"], 1)), schema=COLUMNS),
+        lambda name, epoch, rows: shown.append((name, epoch, rows.to_pylist())),
+    )
+    sink.open(1)
+    sink.publish(publication(1, 2, pa.table({"k": ["a", "b"], "n": [1, 2]})))
+    sink.publish(publication(1, 3, pa.table({"k": ["a"], "n": [0]})))
+    written = read_table("memory://watched").to_pylist()
+    assert written == [{"k": "b", "n": 2}]
+    assert shown == [("out", 2, written)]
 
 
 def test_a_function_before_a_table_that_fails_or_gives_other_columns_is_named() -> None:

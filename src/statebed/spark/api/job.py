@@ -41,7 +41,7 @@ from statebed.protocol.sink_names import DerivedSink, derived_name, settled_name
 from statebed.quantities import Duration, parse_duration
 from statebed.sinks import BaseSink, TwoPhaseSink
 from statebed.sinks.neighbours import check_places
-from statebed.sinks.watched import ShowRows, WatchedSink
+from statebed.sinks.watched import ShowRows, watched
 from statebed.spark.api.checkpoint_list import CheckpointList
 from statebed.spark.api.dead_letters import DeadLetters, check_written
 from statebed.spark.api.explain import Explanation, explained
@@ -305,7 +305,7 @@ class Job(SparkNames):
         for name, (sink, edge) in self._sinks.items():
             # The rows of a two-phase sink are in its target, not in the outbox.
             if isinstance(sink, BaseSink) and not isinstance(sink, TwoPhaseSink):
-                self._sinks[name] = (WatchedSink(sink, show), edge)
+                self._sinks[name] = (watched(sink, show), edge)
 
     def sink_edge(self, name: str) -> Edge:
         """Return the stream of a sink."""

@@ -1,6 +1,5 @@
 """statebed takes over Spark's own query over a topic: at its offsets of each partition, with its counts."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import statebed as sb
-from statebed.checkpoint import CheckpointLog
-from statebed.format.names import job_folder
-from statebed.storage import ScopedStore, get_storage_provider
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
 Counts = dict[str, tuple[int, int]]
@@ -46,12 +42,8 @@ def test_p1_a_query_over_a_topic_is_taken_over_at_its_offsets(
     results.clear()
     writer = sb.write_stream(counted(spark, broker, topic), parallelism=3).outputMode("update").foreachBatch(keep)
     writer = writer.option("checkpointLocation", str(tmp_path / "state")).takeOver(tmp_path / "taken")
-    query = writer.trigger(availableNow=True).start()
-    assert query.await_termination(120)
+    assert writer.trigger(availableNow=True).start().await_termination(120)
     assert results == {"a": (4, 10), "c": (1, 100)}, "counted on from Spark's counts, and only what was new"
 
-    store = ScopedStore(get_storage_provider(str(tmp_path / "state")), job_folder(query.job_id))
-    head = CheckpointLog(store, query.job_id).recover().head
-    assert head is not None
-    offsets = head.source_position.offsets[-1].content.decode().splitlines()[-1]
-    assert json.loads(offsets) == {topic: {"0": 4, "1": 2}}
+    positions = sb.read_positions(tmp_path / "state").sources.to_pylist()
+    assert {row["partition"]: row["position"] for row in positions} == {0: "4", 1: "2"}

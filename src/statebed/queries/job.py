@@ -1,11 +1,12 @@
 """Jobs that also take queries: Spark's by `job.from_dataframe(df)`, and SQL text by `job.sql(text)`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from statebed.errors import InputError
 from statebed.flow.graph import SourceNode
@@ -34,32 +35,10 @@ class QueryJob(Job):
         """Location of the state."""
         return self._store.url
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        state: str | Path | None = None,
-        memory: str | int | None = None,
-        memory_shares: Mapping[str, str | float] | None = None,
-        parallelism: int | None = None,
-        spark: SparkSession | None = None,
-        settings: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            state=state,
-            memory=memory,
-            memory_shares=memory_shares,
-            parallelism=parallelism,
-            spark=spark,
-            settings=settings,
-        )
-        self._tables = SqlTables(self)
-
-    @property
+    @cached_property
     def sql_tables(self) -> SqlTables:
         """Tables and views that SQL text of this job can read."""
-        return self._tables
+        return SqlTables(self)
 
     def source(
         self,
@@ -72,7 +51,7 @@ class QueryJob(Job):
         stream = super().source(df, name, watermark=watermark, idle_after=idle_after)
         node = self.graph.nodes[stream.edge.node]
         assert isinstance(node, SourceNode)
-        self._tables.add_source(node.name, stream)
+        self.sql_tables.add_source(node.name, stream)
         return stream
 
     def sql(self, text: str, *, name: str = "sql", mode: str | None = None, approximate: bool = False) -> Any:
@@ -85,8 +64,8 @@ class QueryJob(Job):
         """
         _check_mode(mode)
         source = SqlText(text)
-        df, query = self._tables.analysed(source, parse_query(source), label=check_name("operator", name))
-        return self._tables.translated(df, query, replace(TEXT_OPTIONS, mode=mode, approximate=approximate))
+        df, query = self.sql_tables.analysed(source, parse_query(source), label=check_name("operator", name))
+        return self.sql_tables.translated(df, query, replace(TEXT_OPTIONS, mode=mode, approximate=approximate))
 
     def execute(self, text: str, *, file: str = "SQL") -> None:
         """Run the statements of a SQL text: CREATE TABLE, CREATE VIEW, CREATE FUNCTION, INSERT INTO and SELECT.
@@ -98,7 +77,7 @@ class QueryJob(Job):
 
     def run_statements(self, source: SqlText, statements: Sequence[Statement]) -> None:
         """Run parsed statements of a text."""
-        SqlScript(self, self._tables).run(source, statements)
+        SqlScript(self, self.sql_tables).run(source, statements)
 
     def from_dataframe(
         self, df: DataFrame, *, mode: str | None = None, clock: str = "spark", approximate: bool = False

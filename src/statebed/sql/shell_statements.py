@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from statebed.sql.source_text import SqlSpan, SqlText
 from statebed.sql.sql_tokens import SqlToken, SqlTokenKind
-from statebed.sql.statement_parser import parse_statements, split_statements
+from statebed.sql.statement_parser import name_or_string, parse_statements, split_statements
 from statebed.sql.statements import InsertInto, PlacedText, QueryText, SelectQuery, Statement
 from statebed.sql.token_cursor import TokenCursor
 
@@ -200,7 +200,7 @@ def _location(cursor: TokenCursor, word: str) -> PlacedText:
 def _stop(cursor: TokenCursor) -> StopJob:
     fix = "write STOP JOB name, or STOP JOB name WITH DRAIN"
     cursor.expect("JOB", fix=fix)
-    name = _name_or_string(cursor, "the name of a job", fix=fix)
+    name = name_or_string(cursor, "the name of a job", fix=fix)
     drain = cursor.accept("WITH", "DRAIN")
     cursor.expect_end(fix=fix)
     return StopJob(name, drain)
@@ -213,7 +213,7 @@ def _drop(cursor: TokenCursor) -> DropDefinition:
     if kind is None:
         raise cursor.expected("TABLE, VIEW or FUNCTION", fix=fix)
     if_exists = cursor.accept("IF", "EXISTS")
-    name = _name_or_string(cursor, "a name", fix=fix)
+    name = name_or_string(cursor, "a name", fix=fix)
     cursor.expect_end(fix=fix)
     return DropDefinition(kind, name, if_exists)
 
@@ -222,23 +222,9 @@ def _reset(cursor: TokenCursor) -> ResetOption:
     if cursor.is_done:
         return ResetOption(None)
     fix = "write RESET 'name', or RESET for all settings"
-    name = _name_or_string(cursor, "the name of a setting", fix=fix)
+    name = name_or_string(cursor, "the name of a setting", fix=fix)
     cursor.expect_end(fix=fix)
     return ResetOption(name)
-
-
-def _name_or_string(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
-    token = cursor.peek()
-    if token is not None and token.kind is SqlTokenKind.STRING:
-        cursor.take()
-        return PlacedText(token.value, token.span)
-    first = cursor.expect_name(what, fix=fix)
-    last = first.span
-    while cursor.accept_symbol("."):
-        last = cursor.expect_name(what, fix=fix).span
-    span = first.span.to(last)
-    text = cursor.name_of(first) if last == first.span else cursor.source.slice(span)
-    return PlacedText(text, span)
 
 
 def without_limit(query: QueryText) -> tuple[QueryText, int | None]:

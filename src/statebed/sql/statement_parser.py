@@ -168,7 +168,7 @@ def _at_query(cursor: TokenCursor) -> bool:
 
 def _set(cursor: TokenCursor) -> SetOption:
     fix = "write SET 'name' = 'value'"
-    name = _option_word(cursor, "the name of a setting", fix=fix)
+    name = name_or_string(cursor, "the name of a setting", fix=fix)
     cursor.expect_symbol("=", fix=fix)
     if cursor.is_done:
         raise cursor.expected("a value", fix=fix)
@@ -181,8 +181,8 @@ def _set(cursor: TokenCursor) -> SetOption:
     return SetOption(_whole(cursor), name, PlacedText(cursor.source.slice(span), span))
 
 
-def _option_word(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
-    """Read a name in quotes, or words with dots."""
+def name_or_string(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
+    """Read a name in quotes, or names with dots between them."""
     token = cursor.peek()
     if token is not None and token.kind is SqlTokenKind.STRING:
         cursor.take()
@@ -192,7 +192,8 @@ def _option_word(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
     while cursor.accept_symbol("."):
         last = cursor.expect_name(what, fix=fix).span
     span = first.span.to(last)
-    return PlacedText(cursor.source.slice(span), span)
+    text = cursor.name_of(first) if last == first.span else cursor.source.slice(span)
+    return PlacedText(text, span)
 
 
 def _query(cursor: TokenCursor) -> QueryText:

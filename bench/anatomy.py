@@ -251,7 +251,8 @@ def _native_steps(plan: JobPlan, part: str, scan: NativeScan, folder: Path) -> C
         if part == "planning":
             return
         context = batch.sparkSession.sparkContext
-        function = scan.of_batch(plan.prepared.sparkSession, str(context.getLocalProperty("sql.streaming.queryId")))
+        query_id = str(context.getLocalProperty("sql.streaming.queryId"))
+        function = scan.of_batch(plan.prepared.sparkSession, query_id, parallelism=plan.parallelism)
         assert function is not None
         read = _Scanned(function, routing(plan, None) if "route" in names else _drained)
         folder.mkdir(parents=True)

@@ -69,7 +69,7 @@ def reports(action: Any) -> dict[int, list[str]]:
 
 def test_every_piece_arrives_once_at_its_subtask_in_each_level(spark: SparkSession, one_host: bool) -> None:
     levels: Any = [Passing(), Passing()]
-    action = exchange(spark.sparkContext, read, levels, readers=2, parallelism=SUBTASKS)
+    action = exchange(spark.sparkContext, levels, parallelism=SUBTASKS, read=read, readers=2)
     assert bool(left_behind(spark)) == one_host
     seen = repr(sorted([(0, size, {number}) for number in range(2) for size in (1, LARGE)], key=repr))
     later = seen.replace("(0, ", "(1, ")
@@ -82,10 +82,29 @@ def test_every_piece_arrives_once_at_its_subtask_in_each_level(spark: SparkSessi
     assert left_behind(spark) == []
 
 
+def read_own(index: int) -> Iterator[Piece]:
+    return (piece for number in range(2) for piece in read(number) if piece.subtask == index)
+
+
+def test_subtasks_that_read_in_place_have_the_same_pieces(spark: SparkSession, one_host: bool) -> None:
+    levels: Any = [Passing(), Passing()]
+    moved = reports(exchange(spark.sparkContext, levels, parallelism=SUBTASKS, read=read, readers=2))
+    in_place = exchange(spark.sparkContext, levels, parallelism=SUBTASKS, read_in_place=read_own)
+    assert bool(left_behind(spark)) == one_host
+    found = reports(in_place)
+    assert {index: sorted(texts) for index, texts in found.items()} == {
+        index: sorted(texts) for index, texts in moved.items()
+    }
+    assert left_behind(spark) == []
+    only = exchange(spark.sparkContext, levels[:1], parallelism=SUBTASKS, read_in_place=read_own)
+    assert left_behind(spark) == [], "one level needs no files"
+    assert len(reports(only)) == SUBTASKS
+
+
 def test_every_subtask_runs_though_nothing_arrives(spark: SparkSession, one_host: bool) -> None:
     del one_host
     levels: Any = [Passing()]
-    found = reports(exchange(spark.sparkContext, None, levels, readers=0, parallelism=SUBTASKS))
+    found = reports(exchange(spark.sparkContext, levels, parallelism=SUBTASKS))
     assert found == {index: ["[]"] for index in range(SUBTASKS)}
 
 
@@ -93,5 +112,5 @@ def test_an_error_of_a_task_is_raised_and_no_file_is_left(spark: SparkSession, o
     del one_host
     levels: Any = [Failing()]
     with pytest.raises(PySparkException, match=r"subtask \d failed"):
-        exchange(spark.sparkContext, read, levels, readers=2, parallelism=SUBTASKS)()
+        exchange(spark.sparkContext, levels, parallelism=SUBTASKS, read=read, readers=2)()
     assert left_behind(spark) == []

@@ -21,6 +21,7 @@ import statebed as sb
 from statebed.queries.catalyst import outputs
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
 from statebed.spark.analysed.plan_tree import analysed_plan
+from statebed.spark.scan import batch_files
 from statebed.spark.scan.parquet_reader import FileColumn, FilePart, ScanRefusedError, batches_of
 from statebed.spark.scan.translation import programs_of
 
@@ -369,6 +370,15 @@ def partitioned(folder: Path, *, numbers: range, kind: pa.DataType) -> None:
         os.utime(place / f"{number}.parquet", (10**9 + number, 10**9 + number))  # read in this order
 
 
+@pytest.fixture(params=["moved", "in place"])
+def placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rows move from tasks that read to subtasks, or each subtask reads all files."""
+    if request.param == "moved":
+        monkeypatch.setattr(batch_files, "READ_AGAIN_BYTES", -1)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("placing")
 def test_p6_a_job_gives_the_same_rows_whoever_reads_its_files(spark: SparkSession, tmp_path: Path) -> None:
     partitioned(tmp_path / "in", numbers=range(3), kind=pa.int64())
     expected, unscanned = totals(spark, tmp_path / "in", tmp_path / "spark", native=False)
@@ -392,6 +402,7 @@ def test_explain_tells_who_reads_the_sources(spark: SparkSession, rows: Path, tm
     assert "mergeSchema" in explained(stream.option("mergeSchema", "true").parquet(str(rows)))
 
 
+@pytest.mark.usefixtures("placing")
 def test_p6_spark_takes_over_when_a_file_might_be_read_differently(spark: SparkSession, tmp_path: Path) -> None:
     partitioned(tmp_path / "in", numbers=range(1), kind=pa.int64())
     partitioned(tmp_path / "in", numbers=range(1, 3), kind=pa.uint32())
@@ -401,6 +412,7 @@ def test_p6_spark_takes_over_when_a_file_might_be_read_differently(spark: SparkS
     assert [bool(scan) for scan in scans] == [True, False, False]
 
 
+@pytest.mark.usefixtures("placing")
 def test_p6_spark_takes_over_when_an_expression_fails_for_a_row(spark: SparkSession, tmp_path: Path) -> None:
     """Spark does not divide if the other operand is null; statebed's expressions divide whole batches."""
     source = tmp_path / "in"

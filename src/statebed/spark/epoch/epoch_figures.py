@@ -133,6 +133,16 @@ class MeasuredScan:
         self.meter.add(READING, number, waiting.seconds)
         self.meter.add(SCANNED, number, tuple(counts))
 
+    def of_subtask(self, index: int) -> Iterator[Piece]:
+        """Scan all files for one subtask, which keeps only its own rows."""
+        waiting, counts = WaitTimer(), [0] * len(self.scan.programs)
+        rows = (batch for number in range(len(self.scan.tasks)) for batch in self.scan.rows(number, counts))
+        yield from self.route(waiting.over(rows), only=index)
+        self.meter.add(READING, index, waiting.seconds)
+        if index == 0:
+            # The others have read the same rows.
+            self.meter.add(SCANNED, index, tuple(counts))
+
 
 @dataclass(frozen=True)
 class EpochMeasurements:

@@ -70,8 +70,10 @@ class ScannedRows:
 
     def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
         """Return the action, which moves pieces without a DataFrame."""
+        if self.scan is not None and self.scan.scan.in_place:
+            return exchange(self.context, levels, parallelism=self.parallelism, read_in_place=self.scan.of_subtask)
         readers = 0 if self.scan is None else len(self.scan.scan.tasks)
-        return exchange(self.context, self.scan, levels, readers=readers, parallelism=self.parallelism)
+        return exchange(self.context, levels, parallelism=self.parallelism, read=self.scan, readers=readers)
 
 
 class EpochInput:
@@ -114,7 +116,7 @@ class EpochInput:
         if self._scan is None:
             return None
         try:
-            scan = self._scan.of_batch(self._plan.prepared.sparkSession, query_id)
+            scan = self._scan.of_batch(self._plan.prepared.sparkSession, query_id, parallelism=self._plan.parallelism)
         except ScanRefusedError as refused:
             self.read_by_spark(str(refused))
             return None

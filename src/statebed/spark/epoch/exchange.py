@@ -10,7 +10,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,6 +30,10 @@ _HEADER_BYTES = struct.calcsize(_HEADER)
 _KEY_BYTES = 8
 _ALIGNMENT = 64
 """Arrow reads columns in place if they begin at multiples of this."""
+
+
+ReadPieces = Callable[[int], Iterator[Piece]]
+"""Reads the pieces of a task, by its number."""
 
 
 class PieceFrames(Serializer):
@@ -106,23 +110,28 @@ class PieceFiles:
 
 def exchange(
     context: SparkContext,
-    read: Callable[[int], Iterator[Piece]] | None,
     levels: Sequence[StageFunction],
     *,
-    readers: int,
     parallelism: int,
+    read: ReadPieces | None = None,
+    readers: int = 0,
+    read_in_place: ReadPieces | None = None,
 ) -> Callable[[], list[Piece]]:
     """Return the action that runs `read` in as many tasks as there are readers, then the levels, and collects what the
-    last level yields. Without `read`, no rows arrive.
+    last level yields.
+
+    The tasks of the first level can read their own rows instead, by `read_in_place`. Without either, no rows arrive.
     """
     folder = _folder_of(context) if _is_one_host(context) and (read is not None or len(levels) > 1) else None
     files = None if folder is None else PieceFiles(str(folder))
     rdd = _nothing(context, parallelism)
     if read is not None:
         rdd = placed(reading(context, read, tasks=readers, files=files), parallelism)
-    for place, level in enumerate(levels[:-1]):
-        rdd = placed(_stage(rdd, _LevelTask(level, files, place + 1), PieceFrames(with_keys=True)), parallelism)
-    last = _stage(rdd, _LevelTask(levels[-1], files), PieceFrames())
+    tasks = [_LevelTask(level, files) for level in levels]
+    tasks[0] = replace(tasks[0], read=read_in_place)
+    for place, task in enumerate(tasks[:-1]):
+        rdd = placed(_stage(rdd, replace(task, number=place + 1), PieceFrames(with_keys=True)), parallelism)
+    last = _stage(rdd, tasks[-1], PieceFrames())
 
     def run() -> list[Piece]:
         try:
@@ -134,9 +143,7 @@ def exchange(
     return run
 
 
-def reading(
-    context: SparkContext, read: Callable[[int], Iterator[Piece]], *, tasks: int, files: PieceFiles | None = None
-) -> "RDD[Any]":
+def reading(context: SparkContext, read: ReadPieces, *, tasks: int, files: PieceFiles | None = None) -> "RDD[Any]":
     """Return the pieces that tasks read, each by its number, or references to them."""
     return _stage(_nothing(context, tasks), _ReadTask(read, files), PieceFrames(with_keys=True))
 
@@ -196,7 +203,7 @@ def _stage(
 class _ReadTask:
     """Function of a task that reads."""
 
-    read: Callable[[int], Iterator[Piece]]
+    read: ReadPieces
     files: PieceFiles | None
 
     def __call__(self, number: int, nothing: Iterable[Any]) -> Iterator[Piece]:
@@ -211,16 +218,23 @@ class _LevelTask:
 
     level: StageFunction
     files: PieceFiles | None
+    read: ReadPieces | None = None
+    """Reads the rows of a subtask, if none arrive."""
     number: int | None = None
     """Number of a level whose pieces are for another one."""
 
     def __call__(self, index: int, arrivals: Iterable[Piece]) -> Iterator[Piece]:
         iterator = iter(arrivals)
-        pieces = self.level.of_pieces(index, iterator if self.files is None else self.files.read(iterator))
+        pieces = self.level.of_pieces(index, self._pieces(index, iterator))
         if self.files is not None and self.number is not None:
             pieces = self.files.written(pieces, _file_name(self.number))
         yield from pieces
         _exhaust(iterator)
+
+    def _pieces(self, index: int, arrivals: Iterator[Piece]) -> Iterator[Piece]:
+        if self.read is not None:
+            return self.read(index)
+        return arrivals if self.files is None else self.files.read(arrivals)
 
 
 def _file_name(level: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy, int64_values, uint64_values
+from statebed.arrays.columns import boolean_array, from_numpy, int64_values, uint64_values
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH
 
@@ -60,18 +60,22 @@ def pieces_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
                 yield Piece(subtask, branch, batch.column(PAYLOAD)[row].as_buffer())
 
 
-def routed(rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False) -> Iterator[Piece]:
-    """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask."""
+def routed(
+    rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False, only: int | None = None
+) -> Iterator[Piece]:
+    """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask; those
+    of one subtask if `only` that is wanted.
+    """
     if not rows.num_rows:
         return
-    if broadcast:
-        for index in range(parallelism):
+    if broadcast or parallelism == 1:
+        for index in range(parallelism) if only is None else (only,):
             yield from pieces(rows, branch, index)
         return
-    if parallelism == 1:
-        yield from pieces(rows, branch, 0)
-        return
     owners = subtask_of(uint64_values(rows[KEY_HASH]), parallelism)
+    if only is not None:
+        yield from pieces(rows.filter(boolean_array(owners == only)), branch, only)
+        return
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(parallelism + 1))
     placed = rows.take(from_numpy(order.astype(np.int64), pa.int64()))

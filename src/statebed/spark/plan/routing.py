@@ -99,7 +99,8 @@ class RouteFunction:
     in_order: bool = False
     """Whether rows are sorted, because the next attempt may read them in another order."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+    def __call__(self, batches: Iterator[pa.RecordBatch], *, only: int | None = None) -> Iterator[Piece]:
+        """Yield the rows of all batches in pieces, and the maximum event times; with `only`, those of that subtask."""
         seen = MaxEventTimes()
         waiting: dict[int, list[pa.RecordBatch]] = {}
         count = nbytes = 0
@@ -107,10 +108,10 @@ class RouteFunction:
             self._take(batch, waiting, seen)
             count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
             if (count >= ROWS_AT_ONCE or nbytes >= BYTES_AT_ONCE) and not self.in_order:
-                yield from self._pieces(waiting)
+                yield from self._pieces(waiting, only)
                 waiting, count, nbytes = {}, 0, 0
-        yield from self._pieces(waiting)
-        yield from seen.pieces()
+        yield from self._pieces(waiting, only)
+        yield from (piece for piece in seen.pieces() if only is None or piece.subtask == only)
         del waiting
         give_back_pages()
 
@@ -125,7 +126,7 @@ class RouteFunction:
             seen.see(rows, layout, self.sources)
             waiting.setdefault(number, []).append(rows)
 
-    def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[Piece]:
+    def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]], only: int | None) -> Iterator[Piece]:
         for number, batches in waiting.items():
             layout = self.layouts[number]
             rows = layout.rows(batches)
@@ -134,6 +135,7 @@ class RouteFunction:
                 number,
                 self.parallelism,
                 broadcast=layout.input.broadcast,
+                only=only,
             )
 
 

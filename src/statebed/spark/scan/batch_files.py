@@ -21,6 +21,8 @@ LEAST_BYTES = 1 << 20
 MOST_BYTES = 128 << 20
 OPEN_BYTES = 128 << 10
 """Bytes that could be read in the time that it takes to open a file."""
+READ_AGAIN_BYTES = 4 << 20
+"""Bytes that could be read in the time that it takes to move rows between tasks, a stage of Spark's more."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,16 @@ Work = tuple[int, FilePart]
 """A part of a file, and the number of its stream."""
 
 
+def is_read_in_place(files: Sequence[Sequence[BatchFile]], *, slots: int, parallelism: int) -> bool:
+    """Return whether it takes less time that every subtask reads all files than that rows move between tasks."""
+    slots = max(slots, 1)
+    rounds = -(-parallelism // slots)
+    return _bytes_of(files) * (rounds * slots - 1) <= READ_AGAIN_BYTES * slots
+
+
 def tasks_of(files: Sequence[Sequence[BatchFile]], *, slots: int) -> list[tuple[Work, ...]]:
     """Divide the files of all streams into tasks of about the same size, no more than needed to keep all slots busy."""
-    total = sum(file.nbytes + OPEN_BYTES for stream in files for file in stream)
+    total = _bytes_of(files)
     most = min(MOST_BYTES, max(LEAST_BYTES, -(-total // max(slots, 1))))
     parts = [
         (nbytes, (number, part))
@@ -87,6 +96,10 @@ def tasks_of(files: Sequence[Sequence[BatchFile]], *, slots: int) -> list[tuple[
         for nbytes, part in _parts(file, most)
     ]
     return _packed(parts, most)
+
+
+def _bytes_of(files: Sequence[Sequence[BatchFile]]) -> int:
+    return sum(file.nbytes + OPEN_BYTES for stream in files for file in stream)
 
 
 def _parts(file: BatchFile, most: int) -> Iterator[tuple[int, FilePart]]:

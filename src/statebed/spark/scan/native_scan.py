@@ -11,7 +11,7 @@ from statebed.errors import StatebedError
 from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.analysed.plan_tree import PlanNode, analysed_plan
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.scan.batch_files import Work, files_of_batch, tasks_of
+from statebed.spark.scan.batch_files import Work, files_of_batch, is_read_in_place, tasks_of
 from statebed.spark.scan.parquet_reader import PARTITION_TYPES, ScanRefusedError, batches_of
 from statebed.spark.scan.program import Program
 from statebed.spark.scan.translation import programs_of
@@ -57,7 +57,7 @@ class NativeScan:
     programs: tuple[Program, ...]
     case_sensitive: bool
 
-    def of_batch(self, session: SparkSession, query_id: str) -> "ScanFunction | None":
+    def of_batch(self, session: SparkSession, query_id: str, *, parallelism: int) -> "ScanFunction | None":
         """Return the function that scans the batch that Spark runs; None if it has no files."""
         files = files_of_batch(session, query_id)
         if len(files) != len(self.programs):
@@ -67,8 +67,10 @@ class NativeScan:
             for name in {name for file in stream for name in file.values} & kinds.keys():
                 if kinds[name] not in PARTITION_TYPES:
                     raise ScanRefusedError(f"the partition column {name} has the type {kinds[name]}")
-        tasks = tasks_of(files, slots=session.sparkContext.defaultParallelism)
-        return ScanFunction(tuple(tasks), self.programs, self.case_sensitive) if tasks else None
+        slots = session.sparkContext.defaultParallelism
+        tasks = tasks_of(files, slots=slots)
+        in_place = is_read_in_place(files, slots=slots, parallelism=parallelism)
+        return ScanFunction(tuple(tasks), self.programs, self.case_sensitive, in_place) if tasks else None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class ScanFunction:
     tasks: tuple[tuple[Work, ...], ...]
     programs: tuple[Program, ...]
     case_sensitive: bool
+    in_place: bool = False
+    """Whether every subtask reads all files and keeps its own rows, so that no rows move between tasks."""
 
     def rows(self, number: int, counts: list[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the branches that the task of this number reads; add the number of rows that were read to

@@ -1,8 +1,8 @@
-"""Spark's clock: one watermark for all sources of a query, as Structured Streaming has it.
+"""Spark's clock: one watermark for all sources of a query, as in Structured Streaming.
 
 Each `withWatermark` of the query observes the greatest event time of the rows that pass it, in whole milliseconds. The
 query's watermark is the least (or, by policy, the greatest) of these times minus their delays, and 0 as long as one is
-missing. It reaches every operator unchanged; behind a join it is the least watermark of the join's state.
+missing. It reaches every operator unchanged; after a join it is the least watermark of the join's state.
 """
 
 from collections.abc import Sequence

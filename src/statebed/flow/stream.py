@@ -4,7 +4,7 @@
     rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "10 minutes"))
     per_minute = rides.where("fare > 0").group_by("driver", tumbling("1 minute"), name="per_minute").agg(trips=count())
 
-Every step is checked when it is written. Nothing here runs anything: `statebed.testing.run(flow)` does.
+Every step is checked when it is declared. Declaring a flow runs nothing; `statebed.testing.run(flow)` runs it.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 Only the live run appends records. A tool therefore sends it a request, and the answer names the record with the effect.
 If the run has recorded its end, the tool opens a separate run at once, unless another one has started in the meantime.
 If the run has not ended and does not answer, it was killed, or it processes one epoch for longer than the tool waits.
-Only the user can tell. A separate run is safe in both cases: a run that is still live is superseded and ends.
+Only the user can tell which. A separate run is safe in both cases: a run that is still live is superseded and ends.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Broadcast tables: a small table that changes while the job runs, and that every subtask of an operator has whole.
+"""Broadcast tables: small tables that change while the job runs, with a full copy in every subtask of an operator.
 
 All rows of a broadcast input go to all subtasks. Each subtask writes the keys that it owns to a global keyed table, and
 reads those of the others as of the base epoch. Rows take effect at the start of the epoch in which they are read, so
-all rows of an epoch see the same table. Of several rows of a key in one epoch, the last one counts, by event time and
+all rows of an epoch see the same table. If an epoch has several rows for a key, the last one wins, by event time and
 then by all columns.
 
 In an append-only stream, a row replaces the row of its key, or removes it if its `deleted` column is true. In a

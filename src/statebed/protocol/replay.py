@@ -1,7 +1,7 @@
 """Replay decisions: what to do with a micro-batch, given the head of this lineage.
 
-The existence of a record is not enough, because a fork reuses batch ids for other rows. The head tells which batch it
-holds, of which query, with which offsets.
+The existence of a record is not enough, because a fork reuses batch ids for other rows. The head names the batch that
+it holds, its query and its offsets.
 """
 
 import enum

@@ -1,6 +1,6 @@
 """Sink histories in records: identity, target, newest output and newest published epoch, carried along a lineage.
 
-A sink's own position only tells what the target holds. Whether epochs are missing there is decided by comparing it with
+A sink's own position only shows what the target holds. Whether epochs are missing there is decided by comparing it with
 this history, which outlives the records of the epochs: retention drops those, and most sinks do not advance their
 position for an epoch without rows.
 """

@@ -1,6 +1,6 @@
 """Joins of a stream with a broadcast table, declared with `'broadcast' = 'true'`: lookups in the table as it is now.
 
-The stored table has the declared columns, whatever the query selects, so that an edit of the query keeps its state.
+The stored table has all declared columns, not only those that the query selects, so an edited query keeps its state.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rows of a node of an analysed plan: computed by Spark in the head, or a stream behind an operator."""
+"""Rows of a node of an analysed plan: computed by Spark in the head, or a stream after an operator."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ class BroadcastRows:
 
 @dataclass(frozen=True)
 class Relation:
-    """Rows of a node. In the head, `plan` gives them; behind an operator, `stream` does."""
+    """Rows of a node. In the head, `plan` computes them; after an operator, `stream` does."""
 
     names: Mapping[int, str]
     """Names of the node's attributes by id, in order."""
@@ -92,7 +92,7 @@ class Relation:
 
     @property
     def behind(self) -> JobStream:
-        """The stream, behind an operator."""
+        """The stream, after an operator."""
         assert self.stream is not None
         return self.stream
 

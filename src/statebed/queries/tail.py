@@ -1,4 +1,4 @@
-"""The tail of a query: steps behind the last operator that only Spark can compute, over the rows of each epoch."""
+"""The tail of a query: steps after the last operator that only Spark can compute, over the rows of each epoch."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,9 +1,9 @@
-"""Taking over from a checkpoint of Spark's own query: its offsets, its watermark and its state.
+"""Takeover of the checkpoint of Spark's own query: its offsets, its watermark and its state.
 
 The first epoch of the job is written without any input. It has the source position that Spark has committed, so the job
-reads the next batch that Spark would have read, and the groups or keys of Spark's state store, which Spark's own reader
-(`statestore`) gives, one state partition at a time. A job that already has epochs is left as it is: a program that
-takes over may be started again.
+reads the next batch that Spark would have read. It also has the groups or keys of Spark's state store, which Spark's
+own reader (`statestore`) reads, one state partition at a time. A job that already has epochs is left as it is: a
+program that takes over may be started again.
 """
 
 import json

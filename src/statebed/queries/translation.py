@@ -1,8 +1,8 @@
 """Translation of the analysed plan of a streaming DataFrame into a stream of a job.
 
-Three zones. The *head*, before the first stateful step, stays a plan of Spark's. *Between* operators, expressions are
-SQL text that runs on Arrow. The *tail*, behind the last operator, is text as well, and where our expressions lack a
-function, a plan of Spark's over the rows of each committed epoch on their way to the sink.
+A query has three zones. The *head*, before the first stateful step, remains a Spark plan. *Between* operators,
+expressions are SQL text that runs on Arrow. The *tail*, after the last operator, is SQL text as well. Where our
+expressions lack a function, it is a Spark plan over the rows of each committed epoch on their way to the sink.
 """
 
 from collections.abc import Callable, Mapping, Sequence

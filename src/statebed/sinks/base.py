@@ -93,7 +93,7 @@ class BaseSink(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> None:
-        """Write the epoch; do nothing if the sink has it."""
+        """Write the epoch; do nothing if the sink already has it."""
 
     def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
         """Return the error to raise if a newer run has opened the sink."""

@@ -4,9 +4,9 @@
      "source": {"connector": "statebed", "name": "rides", "table": "totals", "snapshot": "false",
                 "epoch": 12, "ts_ms": 1767225600000}}
 
-`op` is `c` for a new row, `u` for an update, `d` for a deleted row, and `r` for a row of a snapshot: with `snapshot`,
-the first epoch of the sink is one. Times are those of the epoch. There is one message per key and epoch, provided that
-the declared key is unique.
+`op` is `c` for a new row, `u` for an update, `d` for a deleted row, and `r` for a row of a snapshot. With `snapshot`,
+the first epoch of the sink is a snapshot. Times are those of the epoch. There is one message per key and epoch,
+provided that the declared key is unique.
 """
 
 from collections.abc import Iterator, Sequence

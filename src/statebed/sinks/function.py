@@ -1,7 +1,7 @@
 """Sink that calls a user's function. At least once, because the function cannot tell what it already has.
 
-The function gets the rows of an epoch and the epoch's number. It can become exactly once by comparing that number in
-its own transaction. Epochs without rows are skipped.
+The function gets the rows of an epoch and the epoch's number. Its effects are exactly once if it stores that number in
+the transaction that writes the rows, and skips epochs that are already stored. Epochs without rows are skipped.
 """
 
 from collections.abc import Callable

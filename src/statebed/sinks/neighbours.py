@@ -1,4 +1,4 @@
-"""Checks between the sinks of a job: none may write where another one, or the state, is."""
+"""Checks that no sink of a job writes to the place of another sink, or of the state."""
 
 from collections.abc import Iterable
 

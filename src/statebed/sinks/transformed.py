@@ -1,7 +1,7 @@
 """Sink that passes the rows of each committed epoch through a user's function, then to another sink.
 
 The function takes and returns whole tables. Its result replaces the outbox file, so the other sink keeps its guarantee:
-it compares the epoch, whatever the function did.
+it compares the epoch, regardless of the function.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sink that shows the rows of each epoch after another sink has them."""
+"""Sink that shows the rows of each epoch after another sink has received them."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Collects the lines that are typed into a shell, and gives the statements that are complete.
+"""Collects the lines that are typed into a shell, and returns complete statements.
 
 A statement ends with a semicolon outside quotes, comments and parentheses of a statement set
 (`EXECUTE STATEMENT SET BEGIN ... END;`).

@@ -1,7 +1,7 @@
 """Measurements of one subtask's share of an epoch: times, tables by tier, memory.
 
-Another attempt at the subtask gives other figures, so they must never be part of anything that is compared between
-attempts: not of a report, not of rows that Spark shuffles, not of data files.
+Figures differ between attempts at a subtask, so they must never be part of anything that is compared between attempts:
+neither of reports, nor of rows that Spark shuffles, nor of data files.
 """
 
 import time

@@ -1,8 +1,8 @@
 """A store that fails on purpose: crashes, lost responses, pauses and damaged bytes, at chosen operations.
 
-Every call is an `Operation` with a number, counted from 1. A plan tells which of them fail and how. A hook runs before
-each of them, where a test can pause a run to turn it into a zombie. Once crashed, the store answers no more calls: its
-process is dead, and whatever its `finally` blocks attempt has no effect either.
+Every call is an `Operation` with a number, counted from 1. A plan defines which of them fail and how. A hook runs
+before each of them, where a test can pause a run to turn it into a zombie. Once crashed, the store answers no more
+calls: its process is dead, and calls from its `finally` blocks have no effect either.
 
     store = FaultStore(disk, {7: Fault.CRASH_AFTER})
     with pytest.raises(SimulatedCrash):

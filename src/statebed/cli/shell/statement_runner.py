@@ -1,4 +1,4 @@
-"""Runs the statements of a shell and prints what they give."""
+"""Runs the statements of a shell and prints their results."""
 
 import fnmatch
 import threading

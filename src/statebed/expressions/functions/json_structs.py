@@ -1,8 +1,8 @@
 """from_json, to_json and schema_of_json.
 
 `to_json` writes whole columns: leaves as text, then fields, elements and entries joined. `from_json` reads each
-distinct document once. As Spark does by default, it gives null for a field whose value does not fit its type, and keeps
-the others; options are not available.
+distinct document once. As Spark does by default, it returns null for a field whose value does not fit its type, and
+keeps the others; options are not available.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """Lookup join: each row with the rows of a broadcast table that match it now.
 
-The table is small and every subtask has it, so rows of the stream are spread evenly over the subtasks, whatever the
-columns of the join. The results are final: a later change of the table changes only later results. A condition alone,
-without equal columns, compares every row with every row of the table: rules, price bands, ranges of addresses.
+The table is small and every subtask has it, so rows of the stream are spread evenly over the subtasks, regardless of
+the columns of the join. The results are final: a later change of the table changes only later results. A condition
+alone, without equal columns, compares every row with every row of the table: rules, price bands, ranges of addresses.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

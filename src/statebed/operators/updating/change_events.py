@@ -1,8 +1,8 @@
 """Change events of a database's log as a changelog: the newest row of each key, by position in the log.
 
 An event inserts, updates or deletes the row of a key. The state holds the newest event of each key with its position,
-so events may be repeated and may arrive in any order: an event that is not newer than the stored one changes nothing.
-A row that is replaced or deleted is retracted exactly as it was inserted, whatever the event says about the row before.
+so events may be repeated and may arrive in any order: an event that is not newer than the stored one changes nothing. A
+row that is replaced or deleted is retracted exactly as it was inserted, regardless of the previous row in the event.
 Deleted keys stay in the state, because an older event may still arrive; a time to live removes them.
 """
 

@@ -2,9 +2,9 @@
 
 The entries of a group are stored by hash, and the result lists them in order. Entries are read page by page and sorted
 chunk by chunk. One chunk is sorted and turned into results in memory. More of them are sorted runs in a local file,
-which are merged page by page: the values of each page are written behind those before them to files of the old and of
-the new result, which are mapped. So results of any size take the memory of a chunk, and the bytes of a result do not
-depend on how its entries were cut into chunks.
+which are merged page by page: the values of each page are appended to mapped files of the old and of the new result. So
+results of any size take the memory of a chunk, and the bytes of a result do not depend on how its entries were cut into
+chunks.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,7 @@
 
 The position of a sink is the committed offset of partition 0 of its topic, in a consumer group of its own that is named
 after the topic. The offset is the epoch. The metadata of the offset, a JSON text, holds the owner ("job/sink"), the
-run, the id of the topic, by which a re-created topic is recognised, and its number of partitions.
+run, the number of partitions, and the id of the topic, which reveals a re-created topic.
 """
 
 import importlib

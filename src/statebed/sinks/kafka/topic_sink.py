@@ -1,8 +1,8 @@
 """A Kafka topic as a sink, exactly once: each epoch is one transaction that also commits the epoch as an offset.
 
 Readers with `isolation.level=read_committed` see an epoch once, whole, or not at all. A new run initialises the same
-transactional id, by which Kafka aborts the open transaction of an older run and refuses everything it sends afterwards.
-The offset tells a restarted job which epochs are visible.
+transactional id; Kafka then aborts the open transaction of an older run and refuses everything it sends afterwards. The
+offset tells a restarted job which epochs are visible.
 """
 
 import time

@@ -1,9 +1,8 @@
 """Delta tables, written by delta-rs.
 
 The epoch is an application transaction of the table: `txn` with the sink ("job/sink") as its id and the epoch as its
-version, the same that Spark's writer sets by `txnAppId` and `txnVersion`. A second one holds the run. The owner is a
-table property. A commit is attempted once, for the version after the one that was read, so no other commit can be in
-between.
+version, as Spark's writer sets with `txnAppId` and `txnVersion`. A second one holds the run. The owner is a table
+property. A commit is attempted once, for the version after the one that was read, so no other commit can be in between.
 """
 
 import contextlib

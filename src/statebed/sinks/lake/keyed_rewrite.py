@@ -1,7 +1,7 @@
 """Changes of an epoch by key, applied to the files of a table: files that hold a changed key are replaced.
 
-A file is read only if its bounds allow for a changed key, one file at a time. Keys are compared as whole columns; nulls
-are equal to nulls and NaN to NaN.
+A file is read only if its bounds may include a changed key, one file at a time. Keys are compared as whole columns;
+nulls are equal to nulls and NaN to NaN.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Sink that publishes epochs to a table in a lakehouse format, exactly once.
 
 Every commit to the table stores the sink's run and epoch, and succeeds only if no other commit was made since the
-position was compared. An epoch that the table has is skipped, a superseded run is refused, and a crash leaves nothing
-but files that no version lists.
+position was compared. An epoch that the table already has is skipped, a superseded run is refused, and a crash leaves
+nothing but files that no version lists.
 
 Without a key, rows are appended; outbox files are copied as they are if the table is neither partitioned nor sorted.
 With a key, the table has one row per key: files that hold a changed key are replaced by files without it.

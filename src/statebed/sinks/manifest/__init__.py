@@ -1,4 +1,4 @@
-"""Manifest of a table of files: a log of sealed entries that tells which files the table consists of.
+"""Manifest of a table of files: a log of sealed entries that defines which files the table consists of.
 
 - `open`: a run starts to write; entries of older runs are refused from then on; contains the Arrow schema.
 - `epoch`: the files of one epoch become visible, all at once.

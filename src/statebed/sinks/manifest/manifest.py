@@ -1,6 +1,6 @@
 """Log of entries of one table: reads and appends.
 
-The number of an entry is the comparison: a writer that did not see the newest entry finds its number taken. Entries
+The number of an entry detects conflicts: a writer that did not see the newest entry finds its number taken. Entries
 made superfluous by a base are deleted a few at a time, so the number of objects is bounded. A writer that was suspended
 could then put an entry where one was deleted, so after each put it looks for newer entries.
 """

@@ -1,8 +1,9 @@
 """Reads columns of Parquet files exactly as Spark's reader does, or refuses.
 
-The types of a file may differ from those of the stream. Only conversions for which Arrow and Spark are known to give
-the same values are made. Everything else raises ScanRefusedError, and Spark reads the files of the query from then on:
-it has rules of its own for old calendars, unsigned numbers and nanoseconds, and its errors are what users expect.
+The types of a file may differ from those of the stream. The reader makes only conversions for which Arrow and Spark
+are known to produce the same values. Everything else raises ScanRefusedError, and Spark reads the files of the query
+from then on: Spark has its own rules for old calendars, unsigned numbers and nanoseconds, and its errors are what users
+expect.
 """
 
 import datetime as dt

@@ -42,7 +42,7 @@ state, epochs of {_TARGET.epoch_seconds:.0f} s, and {_TARGET.rows_per_second:,.0
 
 How far does the design go? The benchmark runs real subtasks, records, compaction rounds, clean-ups and restarts on a
 store in memory that counts requests as S3 would: two jobs of a few subtasks for many epochs, one job of many subtasks
-for a few epochs, and single subtasks with more state. Nobody has run a job of the target's size: its figures are
+for a few epochs, and single subtasks with more state. No job of the target's size has been run: its figures are
 formulas, fitted to some of the measured points and checked against the others.
 
 - **Latencies**: {PUBLISHED.source}. Listings and bulk deletes are our estimates. Times with latencies measured at a

@@ -2,7 +2,8 @@
 
 Each level is a stage of Spark's, and Spark's shuffle moves the pieces between stages. A plan of DataFrames would do the
 same, but planning it, and converting every piece to a row and back, took most of the time of a small epoch. A stage has
-one task per subtask even if no piece arrives, so that no heartbeats are needed.
+one task per subtask even if no piece arrives, so that no heartbeats are needed. Subtasks can also read small inputs
+themselves, which saves the first stage.
 """
 
 import functools

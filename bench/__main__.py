@@ -71,7 +71,7 @@ def main() -> int:
         # A run that takes an hour and is ended early keeps what it has measured.
         rounds = [report.kept for report in reports if report.kept]
         if options.save and rounds:
-            print(f"written: {result_files.save(options.benchmark, rounds)}", file=sys.stderr)
+            print(f"written: {result_files.save(options.benchmark, rounds, only=options.case)}", file=sys.stderr)
     return max(report.finish(check=options.check) for report in reports)
 
 

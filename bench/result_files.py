@@ -1,14 +1,16 @@
 """Results of benchmarks in files: rounds of one command, with the machine and the versions that they were measured on.
 
 `python -m bench NAME --rounds 3 --save` writes `bench/results/NAME.json`; `make bench-docs` writes the pages from it.
+With `--case`, results of other cases stay in the file, and a remark lists them.
 """
 
+import itertools
 import json
 import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,11 +56,31 @@ def versions() -> dict[str, str]:
     return found
 
 
-def save(name: str, rounds: Sequence[Sequence[Result | Figure]]) -> Path:
-    """Write the rounds of a benchmark to its file."""
+def save(name: str, rounds: Sequence[Sequence[Result | Figure]], *, only: str = "", folder: Path = FOLDER) -> Path:
+    """Write the rounds of a benchmark to its file; with `only` some cases, keep those of others that it has."""
     command = " ".join(["python -m bench", *(word for word in sys.argv[1:] if word not in {"--save", "--json"})])
     kept = [[asdict(one) for one in results] for results in rounds]
-    return write(Measured(name, command, machine(), versions(), kept))
+    measured = Measured(name, command, machine(), versions(), kept)
+    earlier = next((other for other in read(folder) if only and other.benchmark == name), None)
+    return write(measured if earlier is None else with_other_cases(measured, earlier), folder)
+
+
+def with_other_cases(measured: Measured, earlier: Measured) -> Measured:
+    """Return new results, and earlier ones of cases that were not measured again, in the order of the earlier ones."""
+    new = _cases(measured)
+    others = [case for case in _cases(earlier) if case not in new]
+    order = {case: place for place, case in enumerate([*_cases(earlier), *new])}
+    rounds = [
+        sorted([*(one for one in old if one["case"] in others), *fresh], key=lambda one: order[one["case"]])
+        for old, fresh in itertools.zip_longest(earlier.rounds, measured.rounds, fillvalue=())
+    ]
+    remark = f"From earlier runs: {', '.join(others)}." if others else ""
+    return replace(measured, rounds=rounds, remark=remark)
+
+
+def _cases(measured: Measured) -> list[str]:
+    """Return the names of the cases, each once."""
+    return list(dict.fromkeys(str(one["case"]) for results in measured.rounds for one in results))
 
 
 def write(measured: Measured, folder: Path = FOLDER) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from bench import __main__ as command
 from bench import read_modify_write, result_files
 from bench.epochs import State
-from bench.report import Report, Result, faster, smaller
+from bench.report import Figure, Report, Result, faster, smaller
 from bench.workload import Case, batch_of, batches
 
 ROOT = Path(__file__).parents[3]
@@ -134,7 +134,8 @@ def test_a_run_that_is_ended_early_saves_what_it_has_measured(
 
     saved: dict[str, list[str]] = {}
 
-    def save(name: str, rounds: list[list[Result]]) -> Path:
+    def save(name: str, rounds: list[list[Result]], *, only: str) -> Path:
+        assert not only
         saved[name] = [result.case for results in rounds for result in results]
         return tmp_path
 
@@ -149,3 +150,19 @@ def test_a_run_that_is_ended_early_saves_what_it_has_measured(
         signal.signal(signal.SIGTERM, before)
     assert saved == {"engine": ["first"]}
     assert "written" in capsys.readouterr().err
+
+
+def test_a_case_that_is_measured_again_replaces_its_results_and_a_remark_names_the_others(tmp_path: Path) -> None:
+    def rounds(**ratios: float) -> list[list[Result | Figure]]:
+        return [[faster(case, "other", "speed", ours=ratio, theirs=1, unit="x") for case, ratio in ratios.items()]]
+
+    def saved() -> tuple[list[tuple[str, float]], str]:
+        (measured,) = result_files.read(tmp_path)
+        return [(one["case"], one["ratio"]) for results in measured.rounds for one in results], measured.remark
+
+    result_files.save("engine", rounds(a=1, b=2, c=3), only="a|b|c", folder=tmp_path)
+    assert saved() == ([("a", 1), ("b", 2), ("c", 3)], "")
+    result_files.save("engine", rounds(b=5, d=4), only="b|d", folder=tmp_path)
+    assert saved() == ([("a", 1), ("b", 5), ("c", 3), ("d", 4)], "From earlier runs: a, c.")
+    result_files.save("engine", rounds(a=7), folder=tmp_path)
+    assert saved() == ([("a", 7)], ""), "a run of all cases replaces everything"

@@ -69,7 +69,7 @@ def with_other_cases(measured: Measured, earlier: Measured) -> Measured:
     """Return new results, and earlier ones of cases that were not measured again, in the order of the earlier ones."""
     new = _cases(measured)
     others = [case for case in _cases(earlier) if case not in new]
-    order = {case: place for place, case in enumerate([*_cases(earlier), *new])}
+    order = {case: place for place, case in enumerate(dict.fromkeys([*_cases(earlier), *new]))}
     rounds = [
         sorted([*(one for one in old if one["case"] in others), *fresh], key=lambda one: order[one["case"]])
         for old, fresh in itertools.zip_longest(earlier.rounds, measured.rounds, fillvalue=())

@@ -34,7 +34,7 @@ def main() -> None:
     run = _ours if side is Side.OURS else _theirs
     run(session, query, Events(events.parent / "small"), own / "small", gate.stop_here)
     if side is Side.OURS:
-        gate.when_idle = lambda: use_workers(session)
+        gate.when_idle = lambda: use_workers(session, side)
     gate.close(max(len(list(folder.iterdir())) for folder in events.iterdir()))
     phases = run(session, query, Events(events), own / "run", gate.stop_here)
     gate.say(phases=phases, waited=gate.waited)

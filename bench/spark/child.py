@@ -36,7 +36,7 @@ def main() -> None:
     _run(session, side, case, inputs=inputs.parent / "small", own=own / "small", gate=gate)
     if side not in STORES:
         # Spark ends Python workers that were idle for a minute; the turns of others are no idleness of ours.
-        gate.when_idle = lambda: use_workers(session)
+        gate.when_idle = lambda: use_workers(session, side)
     batches = len(list((inputs / "a").iterdir()))
     gate.close(batches)
     phases = _run(session, side, case, inputs=inputs, own=own / "run", gate=gate)
@@ -54,10 +54,14 @@ def _run(
     return run_theirs(case, side, frames, own, gate.stop_here)
 
 
-def use_workers(session: SparkSession) -> None:
-    """Run a task on each worker: those of DataFrames, and those of RDDs, which run the epochs of a native scan."""
-    session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
-    session.sparkContext.parallelize(range(2), 2).map(int).collect()
+def use_workers(session: SparkSession, side: Side) -> None:
+    """Run a task on each worker of a side. Ours are workers of RDDs, which run the epochs of a native scan; those of
+    DataFrames are others, which only Spark's functions need.
+    """
+    if side is Side.OURS:
+        session.sparkContext.parallelize(range(2), 2).map(int).collect()
+    else:
+        session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
 
 
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -330,9 +330,9 @@ def _hash_fixed_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
 
 def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
     offsets = byte_offsets(column)
-    seeds = np.broadcast_to(seeds, len(column))
     if offsets[-1] - offsets[0] > _BYTES_AT_ONCE and len(column) > 1:
         half = len(column) // 2
+        seeds = np.broadcast_to(seeds, len(column))
         return np.concatenate([_hash_bytes(column[:half], seeds[:half]), _hash_bytes(column[half:], seeds[half:])])
     return hash_text(text_of(column, offsets), seeds)
 

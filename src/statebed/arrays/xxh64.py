@@ -102,6 +102,9 @@ def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
 
 def hash_text(text: Text, seeds: Hashes) -> Hashes:
     """Hash values of any length."""
+    if (loops := loops_for(len(text.starts))) is not None:
+        compiled: Hashes = loops.hash_text(text.data, text.starts, text.lengths, seeds)
+        return compiled
     lengths = text.lengths
     seeds = np.broadcast_to(seeds, text.starts.shape)
     hashes = seeds + _P5

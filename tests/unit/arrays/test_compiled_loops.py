@@ -71,6 +71,15 @@ def test_text_has_the_same_hash(values: list[bytes | None], offset: int) -> None
         assert ours.tolist() == theirs.tolist()
 
 
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=100)), min_size=1, max_size=50), st.integers(0, 100))
+def test_long_text_has_the_same_hash(values: list[bytes | None], length: int) -> None:
+    array = pa.array([b"abc", *values], pa.binary())[1:]
+    even = pa.array([bytes([place % 251]) * length for place in range(len(array))], pa.binary())
+    for columns in ([array], [even], [array, even], [even, array]):
+        ours, theirs = both(partial(hash_columns, columns))
+        assert ours.tolist() == theirs.tolist()
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("us"), pa.decimal128(18, 2), pa.int32()])
 def test_numbers_have_the_same_hash(kind: pa.DataType) -> None:
     numbers = [0, 1, None, -1, 77, 2**31 - 1]

@@ -25,6 +25,7 @@ _P2 = _word(0xC2B2AE3D27D4EB4F)
 _P3 = _word(0x165667B19E3779F9)
 _P4 = _word(0x85EBCA77C2B2AE63)
 _P5 = _word(0x27D4EB2F165667C5)
+_STRIPE = 32
 _DIGIT_BITS = 11
 _DIGITS = 3
 _PLACES = 1 << _DIGIT_BITS
@@ -49,6 +50,36 @@ def _rotated(value: np.uint64, bits: np.uint64) -> np.uint64:
 @_compiled
 def _with_word(value: np.uint64, word: np.uint64) -> np.uint64:
     return _rotated(value ^ (_rotated(word * _P2, _word(31)) * _P1), _word(27)) * _P1 + _P4
+
+
+@_compiled
+def _with_bytes(value: np.uint64, tail: np.uint64, left: np.uint64) -> np.uint64:
+    """Add the lowest `left` bytes of a word, fewer than eight."""
+    if left >= _word(4):
+        value ^= (tail & _word(0xFFFFFFFF)) * _P1
+        value = _rotated(value, _word(23)) * _P2 + _P3
+        tail >>= _word(32)
+        left -= _word(4)
+    while left:
+        value ^= (tail & _word(0xFF)) * _P5
+        value = _rotated(value, _word(11)) * _P1
+        tail >>= _word(8)
+        left -= _word(1)
+    return value
+
+
+@_compiled
+def _with_lane(lane: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotated(lane + word * _P2, _word(31)) * _P1
+
+
+@_compiled
+def _word_at(data: Words, at: np.int64) -> np.uint64:
+    """Return the word that begins at this byte."""
+    shift = _word((at & 7) << 3)
+    word = data[at >> 3] >> shift
+    # In two steps, because a shift by 64 has no effect.
+    return word | ((data[(at >> 3) + 1] << _word(1)) << (_word(63) - shift))
 
 
 @_compiled
@@ -84,17 +115,44 @@ def hash_packed(words: tuple[Words, ...], seeds: Words) -> Words:
             value = _with_word(value, words[number][row])
         left = length & _word(7)
         if left:
-            tail = words[whole][row]
-            if left >= _word(4):
-                value ^= (tail & _word(0xFFFFFFFF)) * _P1
-                value = _rotated(value, _word(23)) * _P2 + _P3
-                tail >>= _word(32)
-                left -= _word(4)
-            while left:
-                value ^= (tail & _word(0xFF)) * _P5
-                value = _rotated(value, _word(11)) * _P1
-                tail >>= _word(8)
-                left -= _word(1)
+            value = _with_bytes(value, words[whole][row], left)
+        hashes[row] = _finished(value)
+    return hashes
+
+
+@_compiled
+def hash_text(data: Words, starts: Rows, lengths: Rows, seeds: Words) -> Words:
+    """Return XXH64 of the bytes of each row, with a length and a seed per row or one for all.
+
+    A word beyond the last byte is read.
+    """
+    one_length, one_seed = len(lengths) < len(starts), len(seeds) < len(starts)
+    hashes = np.empty(len(starts), np.uint64)
+    for row in range(len(starts)):
+        length = lengths[0] if one_length else lengths[row]
+        seed = seeds[0] if one_seed else seeds[row]
+        at = starts[row]
+        end = at + length
+        if length >= _STRIPE:
+            first, second, third, fourth = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+            while at + _STRIPE <= end:
+                first = _with_lane(first, _word_at(data, at))
+                second = _with_lane(second, _word_at(data, at + 8))
+                third = _with_lane(third, _word_at(data, at + 16))
+                fourth = _with_lane(fourth, _word_at(data, at + 24))
+                at += _STRIPE
+            value = _rotated(first, _word(1)) + _rotated(second, _word(7))
+            value += _rotated(third, _word(12)) + _rotated(fourth, _word(18))
+            for lane in (first, second, third, fourth):
+                value = (value ^ _with_lane(_word(0), lane)) * _P1 + _P4
+        else:
+            value = seed + _P5
+        value += _word(length)
+        while at + 8 <= end:
+            value = _with_word(value, _word_at(data, at))
+            at += 8
+        if at < end:
+            value = _with_bytes(value, _word_at(data, at), _word(end - at))
         hashes[row] = _finished(value)
     return hashes
 

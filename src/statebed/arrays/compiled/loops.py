@@ -77,9 +77,9 @@ def _with_lane(lane: np.uint64, word: np.uint64) -> np.uint64:
 def _word_at(data: Words, at: np.int64) -> np.uint64:
     """Return the word that begins at this byte."""
     shift = _word((at & 7) << 3)
-    word = data[at >> 3] >> shift
     # In two steps, because a shift by 64 has no effect.
-    return word | ((data[(at >> 3) + 1] << _word(1)) << (_word(63) - shift))
+    word: np.uint64 = (data[at >> 3] >> shift) | ((data[(at >> 3) + 1] << _word(1)) << (_word(63) - shift))
+    return word
 
 
 @_compiled

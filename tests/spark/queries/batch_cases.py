@@ -74,9 +74,7 @@ TOP = [
     BatchCase("ranks_of_window_results", lambda t: _windows_topped(t, "rank")),
     BatchCase(
         "second_row_alone",
-        lambda t: (
-            _keyed(t).withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v", "g"))).where("n = 2")
-        ),
+        lambda t: _keyed(t).withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))).where("n = 2"),
     ),
     BatchCase(
         "top_of_updating_totals",

@@ -40,7 +40,7 @@ MORE = [
             t.read()
             .where("v > 0")
             .groupBy((F.col("v") % 5).alias("m"))
-            .agg(F.expr("sum(v) / count(x) as r"), F.expr("sum(v) filter (where g = 1) as f"))
+            .agg(F.expr("sum(v) / nullif(count(x), 0) as r"), F.expr("sum(v) filter (where g = 1) as f"))
             .where("m <> 3")
         ),
         "update",
@@ -48,7 +48,7 @@ MORE = [
     Case("decimals", lambda t: t.read().groupBy("k").agg(F.expr("sum(cast(v as decimal(10,2))) as s")), "update"),
     Case("complete", lambda t: t.read().groupBy("k").agg(F.expr("sum(v) as s")).orderBy("s"), "complete"),
     Case("update_by_window", lambda t: t.marked().groupBy(F.window("ts", "30 seconds")).agg(F.sum("v")), "update"),
-    Case("keys_for_ever", lambda t: t.read().dropDuplicates(["k", "g"]).select("k", "g")),
+    Case("keys_for_ever", lambda t: t.read().dropDuplicates(["k", "v"]).select("k", "v")),
     Case(
         "keys_within_watermark",
         lambda t: t.marked().where("ts is not null").dropDuplicatesWithinWatermark(["k", "g"]).select("k", "g", "ts"),

@@ -310,10 +310,10 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
 def expand(query: "Translation", node: PlanNode) -> Relation:
     """Take a sliding window from Spark's rows per window; rollup and cube stay Spark's."""
     child = query.visit(node.child)
-    rows, attributes = node.fields["projections"], node.expressions("output")
+    attributes = node.expressions("output")
     first = _first_value(node)
     spec = None if first is None else window_of(first)
-    if not rows or spec is None or not _is_time(spec, child) or query.options.mode == "complete":
+    if spec is None or not _is_time(spec, child) or query.options.mode == "complete":
         if child.is_head:
             child.check_ready("rollup, cube or a sliding window")
             return query.head_of(node, [child])

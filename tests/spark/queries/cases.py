@@ -108,7 +108,7 @@ CORE = [
     ),
     Case(
         "two_sources_two_delays",
-        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_minute()).count(),
+        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_hop()).count(),
     ),
     Case(
         "filter_on_the_event_time",
@@ -216,6 +216,17 @@ SHAPES = [
     Case(
         "union_then_window",
         lambda t: t.marked().union(t.marked("b")).groupBy(F.window("ts", "1 minute"), "k").agg(F.sum("v")),
+    ),
+    Case(
+        "union_then_sliding_window",
+        lambda t: (
+            t.marked().union(t.marked("b")).groupBy(F.window("ts", "1 minute", "20 seconds"), "k").agg(F.sum("v"))
+        ),
+    ),
+    Case(
+        "union_then_rollup",
+        lambda t: t.marked().union(t.marked("b")).rollup("k", "g").agg(F.sum("v")),
+        "update",
     ),
     Case(
         "union_by_name",

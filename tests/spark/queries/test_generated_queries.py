@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from spark.queries.generated import generated
 from spark.queries.harness import Tables, by_spark, by_statebed, difference
@@ -30,7 +30,7 @@ def test_random_queries_give_the_rows_of_spark_or_are_refused(first: int, tables
             df = tables.sql(query.sql)
             ours = by_statebed(df, query.mode, state=tmp_path / str(seed))
             theirs = by_spark(df, query.mode)
-        except (AnalysisException, sb.InputError) as error:
+        except (AnalysisException, StreamingQueryException, sb.InputError) as error:
             refusals.append(str(error))
             continue
         answered += 1

@@ -77,7 +77,7 @@ class Expr:
 
     def parts(self, name: str) -> list["Expr"]:
         """Return the expressions of an argument that is a sequence."""
-        arguments = self.fields[name]
+        arguments = _sequence(self, name)
         if arguments and isinstance(arguments[0], int):
             return [self.children[place] for place in arguments]
         return [
@@ -166,7 +166,7 @@ class PlanNode:
         if name not in self._sequences:
             self._sequences[name] = [
                 _tree(content, _item(lambda: _field(self.handle, name), place))
-                for place, content in enumerate(self.fields[name])
+                for place, content in enumerate(_sequence(self, name))
             ]
         return self._sequences[name]
 
@@ -174,17 +174,20 @@ class PlanNode:
         """Return one expression of a field that is a sequence of sequences; None if it is empty."""
         content = self.fields[name]
         for place in places:
+            if content is None:
+                break
             if place >= len(content):
                 return None
             content = content[place]
 
         def find() -> Handle:
-            handle = getattr(self.handle, name)()
+            handle = _field(self.handle, name)
             for place in places:
                 handle = handle.apply(place)
             return handle
 
-        return _tree(content, find)
+        # Spark writes null for sequences that are not lists, such as those over a union.
+        return _tree(json.loads(find().toJSON()) if content is None else content, find)
 
     @cached_property
     def _sequences(self) -> dict[str, list[Expr]]:
@@ -237,6 +240,15 @@ def _expression(items: Iterator[Json], find: Callable[[], Handle]) -> Expr:
     for place in range(item["num-children"]):
         expression.children.append(_expression(items, _child(expression, place)))
     return expression
+
+
+def _sequence(owner: "Expr | PlanNode", name: str) -> list[Json]:
+    """Return the trees of a sequence of expressions, for which Spark writes null if it is not a list."""
+    contents: list[Json] | None = owner.fields[name]
+    if contents is not None:
+        return contents
+    sequence = _field(owner.handle, name)
+    return [json.loads(sequence.apply(place).toJSON()) for place in range(sequence.size())]
 
 
 def _field(handle: Handle, name: str) -> Handle:

@@ -19,6 +19,7 @@ TITLES = {
     "operators-idle": "All operators, on an idle machine",
     "latency": "Small epochs against batches that only pass rows on",
     "spark": "Jobs on Spark against Spark's own state stores",
+    "kafka": "From topic to topic against Spark's own stateful query",
     "nexmark": "Nexmark on Spark against Spark's own operators",
     "hotkeys": "One more row for a key with many values",
     "process": "Processes over whole batches",
@@ -131,7 +132,7 @@ def _section(measured: Measured, rows: Sequence[Row]) -> tuple[str, dict[str, st
     images = []
     for metric in dict.fromkeys(row.metric for row in rows):
         drawn = [(row.label, row.ratio, row.least, row.most) for row in rows if row.metric == metric]
-        file = f"{name}-{metric.replace(' ', '-').lower()}.svg"
+        file = f"{name}-{metric.replace(',', '').replace(' ', '-').lower()}.svg"
         caption = f"{title}: {metric}"
         pictures[file] = bars(caption, "Ratio; right of the dashed line statebed is better", drawn, even=1.0)
         images.append(f'<img src="{IMAGES}/{file}" alt="{caption}, as ratios; the table has the numbers" width="960">')

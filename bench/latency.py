@@ -24,7 +24,7 @@ from py4j.clientserver import ClientServerConnection
 from pyspark.sql import DataFrame, SparkSession
 
 import statebed as sb
-from bench.report import Figure, Report, smaller
+from bench.report import Figure, Report, is_chosen, smaller
 from bench.spark.cases import Side
 from bench.spark.child import session_of
 from bench.spark.ours import OutboxSink
@@ -47,7 +47,7 @@ _PERCENTILES = (50, 99)
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure epochs of each number of rows; an hour's worth of one a second, unless `quick`."""
     batches = 60 if quick else 3600 // _TURNS
-    chosen = [rows for rows in ROWS if only in _name(rows)]
+    chosen = [rows for rows in ROWS if is_chosen(_name(rows), only)]
     if not chosen:
         print("no such case; there are:", *map(_name, ROWS), sep="\n  ", file=sys.stderr)
         return 2

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.report import Report, faster, smaller
+from bench.report import Report, faster, is_chosen, smaller
 from statebed.format.segment import ROW_GROUP_BYTES
 
 _MIB = 1 << 20
@@ -66,7 +66,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure each kind of work with each budget."""
     budgets = [budget for budget in _WORKS if not quick or budget == min(_WORKS)]
     cases = {f"{work} {budget // _MIB} MiB": (work, budget) for budget in budgets for work in _WORKS[budget]}
-    chosen = {case: what for case, what in cases.items() if only in case}
+    chosen = {case: what for case, what in cases.items() if is_chosen(case, only)}
     if not chosen:
         print("no such case; there are:", *cases, sep="\n  ", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from bench.report import Report, smaller
+from bench.report import Report, is_chosen, smaller
 from statebed.aggregates.functions import count
 from statebed.aggregates.functions import sum as sum_of
 from statebed.arrays.columns import from_numpy
@@ -63,7 +63,7 @@ def run(report: Report, *, quick: bool = False, only: str = "") -> None:
     keys = 20_000 if quick else 200_000
     with tempfile.TemporaryDirectory() as folder:
         for case, store in (("store", _SlowStore()), ("local disk", LocalStore(folder))):
-            if only in case:
+            if is_chosen(case, only):
                 _measure(report, f"{_EPOCHS * keys:,} partials in the {case}", store, keys)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import statebed as sb
-from bench.report import Report, faster
+from bench.report import Report, faster, is_chosen
 from statebed import testing
 from statebed.storage import LocalStore
 
@@ -66,7 +66,7 @@ class TotalsOfFrames(sb.ProcessKey):
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`; an exit status when there is none."""
-    chosen = {name: keys for name, keys in KEYS.items() if only in name}
+    chosen = {name: keys for name, keys in KEYS.items() if is_chosen(name, only)}
     if not chosen:
         print("no such case; there are:", *KEYS, sep="\n  ", file=sys.stderr)
         return 2

@@ -61,8 +61,10 @@ def save(name: str, rounds: Sequence[Sequence[Result | Figure]], *, only: str = 
     command = " ".join(["python -m bench", *(word for word in sys.argv[1:] if word not in {"--save", "--json"})])
     kept = [[asdict(one) for one in results] for results in rounds]
     measured = Measured(name, command, machine(), versions(), kept)
-    earlier = next((other for other in read(folder) if only and other.benchmark == name), None)
-    return write(measured if earlier is None else with_other_cases(measured, earlier), folder)
+    path = folder / f"{name}.json"
+    if only and path.exists():
+        measured = with_other_cases(measured, _read(path))
+    return write(measured, folder)
 
 
 def with_other_cases(measured: Measured, earlier: Measured) -> Measured:
@@ -93,7 +95,11 @@ def write(measured: Measured, folder: Path = FOLDER) -> Path:
 
 def read(folder: Path = FOLDER) -> list[Measured]:
     """Return the results of all files, by name."""
-    return [Measured(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    return [_read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _read(path: Path) -> Measured:
+    return Measured(**json.loads(path.read_text()))
 
 
 def _processor() -> str:

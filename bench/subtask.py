@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.report import Report, smaller
+from bench.report import Report, is_chosen, smaller
 from statebed.aggregates.functions import count
 from statebed.aggregates.functions import sum as sum_of
 from statebed.arrays.columns import from_numpy
@@ -208,7 +208,7 @@ class Job:
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`; an exit status when there is none."""
-    names = [name for name in OPERATORS if only in name]
+    names = [name for name in OPERATORS if is_chosen(name, only)]
     if not names:
         print("no such case; there are:", *OPERATORS, sep="\n  ", file=sys.stderr)
         return 2

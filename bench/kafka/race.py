@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.kafka import publishing, topics
 from bench.kafka.cases import BASELINES, SMALL_BATCHES, SMALL_ROWS, Case, Side, cases
-from bench.report import Report, faster, smaller
+from bench.report import Report, faster, is_chosen, smaller
 from bench.spark.racer import Racer, take_turns
 from bench.spark.watch import MemoryWatch
 from scripts.kafka_broker import KafkaBroker, class_path
@@ -21,13 +21,13 @@ from scripts.kafka_broker import KafkaBroker, class_path
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`; an exit status when there is none."""
     known = cases(quick=quick)
-    chosen = [case for case in known if only in case.name]
-    if not chosen and only not in publishing.NAME:
+    chosen = [case for case in known if is_chosen(case.name, only)]
+    if not chosen and not is_chosen(publishing.NAME, only):
         print("no such case; there are:", *(case.name for case in known), publishing.NAME, sep="\n  ", file=sys.stderr)
         return 2
     for case in chosen:
         measure(case, report)
-    if only in publishing.NAME:
+    if is_chosen(publishing.NAME, only):
         publishing.measure(report, quick=quick)
     return None
 

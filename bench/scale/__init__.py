@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.report import Figure, Report
+from bench.report import Figure, Report, is_chosen
 from bench.scale.estimate import Check, Estimate, Point, Target, checks, estimate, fit
 from bench.scale.limits import Limit, limits
 from bench.scale.s3 import PRICES_OF, PUBLISHED, Latencies
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(report: Report, *, quick: bool, only: str = "", options: argparse.Namespace | None = None) -> int | None:
     """Estimate the job for every operator whose name contains `only`; an exit status when there is none."""
-    names = [name for name in OPERATORS if only in name]
+    names = [name for name in OPERATORS if is_chosen(name, only)]
     if not names:
         print("no such case; there are:", *OPERATORS, sep="\n  ", file=sys.stderr)
         return 2

@@ -14,6 +14,7 @@ from scripts.spark_versions import (
     CONNECT,
     NOT_RUN,
     PAGE,
+    READERS,
     Outcome,
     cells_of,
     check_of,
@@ -80,7 +81,8 @@ def test_a_run_replaces_its_own_cells_and_leaves_the_others() -> None:
 
 
 def test_a_failure_and_a_check_that_did_not_run_are_not_good() -> None:
-    good = {"kill": Outcome(2, 0), CONNECT: Outcome(0, 0)}
+    good = {"kill": Outcome(2, 0), CONNECT: Outcome(0, 0), READERS: Outcome(0, 0)}
     assert is_good(good)
     assert not is_good(good | {"kill": Outcome(1, 1)})
     assert not is_good(good | {"kill": Outcome(0, 0)})
+    assert not is_good(good | {READERS: Outcome(2, 1)})

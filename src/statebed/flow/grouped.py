@@ -235,6 +235,12 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
     values: list[tuple[str, Value]] = []
     for position, (name, aggregate) in enumerate(aggregates.items()):
         place = f"{where}, aggregate {name!r}"
+        if isinstance(aggregate, Window | SessionWindow):
+            raise InputError(
+                "a window is not an aggregate",
+                where=place,
+                fix='pass the window to group_by: group_by("key", sb.tumbling("1 minute")).agg(...)',
+            )
         if not isinstance(aggregate, Aggregate):
             raise InputError(
                 f"{aggregate!r} is not a statebed aggregate", where=place, fix="use sb.count() or sb.sum('column')"

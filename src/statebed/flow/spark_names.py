@@ -1,4 +1,4 @@
-"""Names of Spark's API that streams, jobs and queries do not have: an AttributeError names the equivalent."""
+"""Names of other APIs that streams, jobs and queries do not have: an AttributeError names the equivalent."""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -56,11 +56,13 @@ HINTS = {
     "readyState": "status",
 }
 """Spark's name, and what to write instead."""
+WINDOWS = frozenset({"window", "tumbling", "sliding", "session", "cumulative", "tumble", "hop"})
+"""Names that methods for windows have elsewhere."""
 _LONGEST = 200
 
 
 class SparkNames:
-    """Mixin whose AttributeError for a name of Spark's API names the equivalent here."""
+    """Mixin whose AttributeError for a name of another API names the equivalent here."""
 
     if not TYPE_CHECKING:  # type checkers would otherwise accept any attribute
 
@@ -68,6 +70,8 @@ class SparkNames:
             kind = type(self).__name__
             ours = HINTS.get(name)
             hint = "" if ours is None else f"; Spark's {name} is here: {ours}"
+            if name in WINDOWS:
+                hint = '; pass the window to group_by: group_by("key", sb.tumbling("1 minute")).agg(...)'
             raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
 

@@ -14,7 +14,7 @@ from statebed import testing
 from statebed.errors import InputError
 from statebed.expressions import bind
 from statebed.flow import Flow, Stream
-from statebed.flow.spark_names import HINTS
+from statebed.flow.spark_names import HINTS, WINDOWS
 from statebed.flow.stream import united
 
 ROWS = "k string, c bigint, x double, ts timestamp"
@@ -117,6 +117,16 @@ def test_names_of_other_engines_are_answered_with_ours_and_ours_exist() -> None:
     for ours in sb._OTHER_NAMES.values():
         for name in re.findall(r"[a-z_]+", ours.replace("sb.", "").replace(" or ", " ")):
             assert name in sb.__all__
+
+
+@pytest.mark.parametrize("window", [sb.tumbling("1 minute"), sb.sliding("1 minute", "10 s"), sb.session("1 minute")])
+def test_a_window_where_none_can_stand_is_sent_to_group_by(window: Any) -> None:
+    with pytest.raises(InputError, match="a window is not an aggregate") as caught:
+        rows().key_by("k").agg(n=sb.count(), window=window)
+    assert "group_by" in caught.value.fix
+    for name in sorted(WINDOWS):
+        with pytest.raises(AttributeError, match=r"pass the window to group_by"):
+            getattr(rows().key_by("k"), name)
 
 
 def test_every_hint_names_something_that_exists() -> None:

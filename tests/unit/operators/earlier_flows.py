@@ -1,7 +1,8 @@
 """Flows whose state had another shape in earlier versions, and the rows they were fed.
 
 `earlier_states/` holds the state of each after FIRST_EPOCHS, written by the last version that kept the elements of a
-key in one list. Run this file with such a version on the path to write some of them again:
+key in one list; those of "sessions_by_start" by the last version that kept sessions by their start. Run this file with
+such a version on the path to write some of them again:
 
     PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py NAME...
 """
@@ -204,6 +205,8 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "top_of_changes_event_time": _top_of_changes_with_ttl,
     "sessions": _sessions(allowed_lateness="250 us"),
     "sessions_early": _sessions(allowed_lateness="250 us", emit="early"),
+    "sessions_by_start": _sessions(allowed_lateness="250 us"),
+    "sessions_by_start_early": _sessions(allowed_lateness="250 us", emit="early"),
 }
 
 

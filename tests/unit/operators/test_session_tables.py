@@ -108,9 +108,10 @@ def test_a_row_of_the_newest_session_reads_no_earlier_one(monkeypatch: pytest.Mo
         assert t.state("visits", "sessions").num_rows == 1
         assert t.state("visits", "earlier_sessions").num_rows == 499
         with monkeypatch.context() as patched:
-            patched.setattr(KeyedView, "elements", lambda *_: pytest.fail("earlier sessions are read"))
+            read = earlier_rows_read(patched)
             t.feed("clicks", [row("ann", 1, 20 * 499 + 1)])
             t.feed("clicks", [row("ann", 1, 20 * 500)])
+        assert sum(read) == 0
         assert t.state("visits", "earlier_sessions").num_rows == 500
         t.feed("clicks", [row("ann", 1, 10), row("ann", 1, 30)])
         assert t.state("visits", "earlier_sessions").num_rows == 498, "three sessions became one"
@@ -119,6 +120,38 @@ def test_a_row_of_the_newest_session_reads_no_earlier_one(monkeypatch: pytest.Mo
         t.watermark(100_000)
         assert sum(one["clicks"] for one in t.output("visits")) == 504
         assert t.state_rows("visits") == 0
+
+
+def earlier_rows_read(patched: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the number of cells of earlier sessions that each read looks into."""
+    read: list[int] = []
+    get = KeyedView.get
+
+    def counted(view: KeyedView, keys: Any) -> Any:
+        if view.table.name == "earlier_sessions":
+            read.append(keys.num_rows)
+        return get(view, keys)
+
+    patched.setattr(KeyedView, "get", counted)
+    patched.setattr(KeyedView, "elements", lambda *_: pytest.fail("all earlier sessions of a key are read"))
+    return read
+
+
+@pytest.mark.parametrize("count", [50, 5_000])
+def test_p4_what_an_epoch_reads_does_not_grow_with_the_open_sessions_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    with testing.run(visits(allowed_lateness="5 us")) as t:
+        t.watermark(0)
+        t.feed("clicks", [row("ann", 1, 20 * n) for n in range(count)])
+        read = earlier_rows_read(monkeypatch)
+        t.feed("clicks", [row("ann", 1, 20 * (count // 2) + 1)])
+        assert 1 <= sum(read) <= 4, "a row out of order"
+        read.clear()
+        t.watermark(52)
+        assert sum(read) == 3, "three sessions that close"
+        assert len(t.output("visits")) == 3
+        assert t.state("visits", "earlier_sessions").num_rows == count - 1 - 2, "one of them may still get rows"
 
 
 def test_one_epoch_writes_only_the_earlier_sessions_that_change(monkeypatch: pytest.MonkeyPatch) -> None:

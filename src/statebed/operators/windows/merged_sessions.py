@@ -34,6 +34,10 @@ class Sessions:
         at = self.key_index[chosen]
         return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
 
+    def take(self, at: Integers) -> "Sessions":
+        """Return the sessions at these positions."""
+        return Sessions(self.key_index[at], self.starts[at], self.ends[at], taken(self.partials, at))
+
     def followed_by(self, others: "Sessions") -> "Sessions":
         """Return these sessions, then the others."""
         return Sessions(

@@ -1,11 +1,11 @@
 """Tables of open sessions.
 
 Nearly every key has one open session, so the row of a key holds its newest one. Earlier sessions, which stay open
-until the watermark and the allowed lateness have passed them, are rows of their own in a multiset table. They are read
-only if they may close or if a new row may belong to one of them: the row of the key has the time until which they last.
+until the watermark and the allowed lateness have passed them, are rows of their own in a multiset table, by the cells
+of `session_grid`. Only those are read that a new row may belong to, or whose timers are due: a key may have millions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,16 +22,20 @@ from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Elements, Tables
 from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions
-from statebed.state import ElementPage, TableConfig, keyed_table_config, multiset_table_config
+from statebed.operators.windows.session_grid import Cells, cells_of, level_bits, touched_cells
+from statebed.state import KeyedView, TableConfig, keyed_table_config, multiset_table_config
 
 SESSIONS = "sessions"
 EARLIER = "earlier_sessions"
 PENDING = "_pending"
 """Column with the time at which the timer of a key is due."""
 EARLIER_UNTIL = "_earlier_until"
-"""Column with the latest end of the earlier sessions of a key; null if it has none."""
+"""Column with a time at which all earlier sessions of a key have ended; null if it has none."""
+EARLIER_LEVELS = "_earlier_levels"
+"""Column with a bit for each level that earlier sessions of a key may have; null if it has none."""
 EARLIER_CHANGES = "_earlier_changes"
 """Column that changes with the earlier sessions of a key, so that comparing two epochs finds the key."""
+LEVEL, CELL = pa.field("_level", pa.int64()), pa.field("_cell", pa.int64())
 _LISTED_PENDING = "pending"
 _LISTED_EDGES = ("start", "end")
 _CHANGES_MASK = np.int64((1 << 31) - 1)
@@ -39,15 +43,24 @@ _NEVER = np.int64(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
+class DueSessions:
+    """Earlier sessions whose timers are due. They may have changed since their timers were set."""
+
+    key_index: Integers
+    starts: Integers
+    ends: Integers
+
+
+@dataclass(frozen=True)
 class OpenSessions:
-    """Sessions of some keys in the state, of which earlier ones may not have been read."""
+    """Sessions of some keys in the state: the newest of each, and those earlier ones that may change."""
 
     stored: pa.Table
     """Row of each key."""
     is_stored: Flags
-    is_read: Flags
-    """Keys whose earlier sessions were read."""
     earlier: Sessions
+    is_due: Flags
+    """Earlier sessions whose timers are due."""
     newest: Sessions
 
     @cached_property
@@ -64,71 +77,139 @@ class OpenSessions:
 
 
 @dataclass(frozen=True)
+class KeptSessions:
+    """Sessions that stay open, of those that were read and the new ones, sorted by key and start."""
+
+    sessions: Sessions
+    unchanged: Integers
+    """Position in `OpenSessions.all` of each session that is as it was, or -1."""
+
+    @cached_property
+    def firsts(self) -> Integers:
+        """Position of the first session of each key that has any."""
+        return np.flatnonzero(np.diff(self.sessions.key_index, prepend=-1))
+
+    @cached_property
+    def lasts(self) -> Integers:
+        """Position of the newest session of each key that has any."""
+        return np.append(self.firsts[1:], len(self.sessions))[: len(self.firsts)] - 1
+
+    @property
+    def filled(self) -> Integers:
+        """Position of each key that has any."""
+        return self.sessions.key_index[self.lasts]
+
+    @cached_property
+    def is_newest(self) -> Flags:
+        newest = np.zeros(len(self.sessions), dtype=np.bool_)
+        newest[self.lasts] = True
+        return newest
+
+    def is_as_before(self, before: OpenSessions) -> Flags:
+        """Return which earlier sessions were earlier ones before, and are unchanged."""
+        return ~self.is_newest & (self.unchanged >= 0) & (self.unchanged < len(before.earlier))
+
+    def is_unarmed(self, before: OpenSessions) -> Flags:
+        """Return which earlier sessions have no timer any more, or none yet."""
+        armed = self.is_as_before(before)
+        armed[armed] = ~before.is_due[self.unchanged[armed]]
+        return ~self.is_newest & ~armed
+
+
+@dataclass(frozen=True)
 class SessionTables:
     """Tables of the sessions of one operator."""
 
     keys: tuple[pa.Field, ...]
     partials: Partials
+    gap_us: int
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
         """Value columns of the row of a key."""
         return (
-            *self._edges,
+            *self.edges,
             *self.partials.fields,
             pa.field(PENDING, TIMESTAMP),
             pa.field(EARLIER_UNTIL, TIMESTAMP),
             pa.field(EARLIER_CHANGES, pa.int32()),
+            pa.field(EARLIER_LEVELS, pa.int64()),
         )
+
+    @property
+    def edges(self) -> tuple[pa.Field, pa.Field]:
+        """Columns of the start and the end of a session."""
+        return pa.field(WINDOW_START, TIMESTAMP), pa.field(WINDOW_END, TIMESTAMP)
+
+    @property
+    def _earlier_fields(self) -> tuple[pa.Field, ...]:
+        """Value columns of an earlier session."""
+        return (*self.edges, *self.partials.fields)
 
     @cached_property
     def configs(self) -> Mapping[str, TableConfig]:
         names = [key.name for key in self.keys]
-        start, end = self._edges
-        newest, earlier = pa.schema([*self.keys, *self.fields]), [*self.keys, start, end, *self.partials.fields]
+        newest = pa.schema([*self.keys, *self.fields])
+        earlier = pa.schema([*self.keys, LEVEL, CELL, *self._earlier_fields])
         return {
             SESSIONS: keyed_table_config(SESSIONS, "newest open session by key", names, newest),
             EARLIER: multiset_table_config(
-                EARLIER, "other open sessions of the keys", names, [start.name], pa.schema(earlier)
+                EARLIER, "other open sessions of the keys", names, [LEVEL.name, CELL.name], earlier
             ),
         }
 
     @cached_property
-    def listed(self) -> Sequence[TableConfig]:
-        """Configuration of the table of an earlier version, in which all sessions of a key were one list."""
+    def earlier_configs(self) -> Mapping[str, Sequence[TableConfig]]:
+        """Configurations of earlier versions: a list of all sessions of a key, and earlier sessions by their start."""
         names = [key.name for key in self.keys]
+        by_start = multiset_table_config(
+            EARLIER,
+            "other open sessions of the keys",
+            names,
+            [WINDOW_START],
+            pa.schema([*self.keys, *self._earlier_fields]),
+        )
         if {SESSIONS, _LISTED_PENDING} & set(names):
-            return ()  # that version refused these names
+            return {EARLIER: (by_start,)}  # the version with lists refused these names
         values = [pa.field(SESSIONS, self._list_type), pa.field(_LISTED_PENDING, TIMESTAMP)]
-        return (keyed_table_config(SESSIONS, "open sessions by key", names, pa.schema([*self.keys, *values])),)
+        listed = keyed_table_config(SESSIONS, "open sessions by key", names, pa.schema([*self.keys, *values]))
+        return {SESSIONS: (listed,), EARLIER: (by_start,)}
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, tables: Tables, keys: pa.Table, new: Sessions, watermark_us: int | None) -> OpenSessions:
-        """Return the open sessions of keys; earlier ones only if they may close, or if new sessions may touch them."""
+    def read(self, tables: Tables, keys: pa.Table, new: Sessions, due: DueSessions) -> OpenSessions:
+        """Return the newest session of each key, and the earlier ones that are due or that new sessions may touch."""
         stored, is_stored = tables.get_keyed(SESSIONS).get(keys)
-        is_read = self._may_change(stored, new, watermark_us)
-        pages: Iterable[ElementPage] = ()
-        if is_read.any():
-            pages = tables.get_keyed(EARLIER).elements(filtered(keys, is_read))
-        at = np.flatnonzero(is_read)
-        earlier = self._earlier([(at[page.groups], page.rows) for page in pages])
-        return OpenSessions(stored, is_stored, is_read, earlier, self._newest(stored, is_stored))
+        touched = self._touched(stored, new)
+        cells = touched.followed_by(cells_of(due.key_index, due.starts, due.ends, self.gap_us))
+        earlier, at = self._earlier_in(tables, keys, cells)
+        is_due = at >= len(touched)
+        is_due[is_due] = earlier.starts[is_due] == due.starts[at[is_due] - len(touched)]
+        # Several new sessions and timers may lead to one cell.
+        order = np.lexsort((earlier.starts, earlier.key_index))
+        earlier, is_due = earlier.take(order), is_due[order]
+        is_first = np.ones(len(earlier), dtype=np.bool_)
+        is_first[1:] = (np.diff(earlier.key_index) != 0) | (np.diff(earlier.starts) != 0)
+        if len(earlier):
+            is_due = np.logical_or.reduceat(is_due, np.flatnonzero(is_first))
+        return OpenSessions(stored, is_stored, earlier.where(is_first), is_due, self._newest(stored, is_stored))
 
-    def _may_change(self, stored: pa.Table, new: Sessions, watermark_us: int | None) -> Flags:
-        """Return for each key whether its earlier sessions may change: one is due, or a new session begins before they
-        all have ended.
-        """
+    def _touched(self, stored: pa.Table, new: Sessions) -> Cells:
+        """Return the cells of earlier sessions that new ones may touch; some of them more than once."""
         until = one_chunk(stored[EARLIER_UNTIL])
-        has_earlier = validity(until)
-        if not has_earlier.any():
-            return has_earlier
-        begin = np.full(len(until), np.iinfo(np.int64).max)
-        np.minimum.at(begin, new.key_index, new.starts)
-        changes = begin <= int64_values(until.fill_null(0))
-        if watermark_us is not None:
-            changes |= int64_values(one_chunk(stored[PENDING]).fill_null(0)) <= watermark_us
-        return has_earlier & changes
+        lasts = np.where(validity(until), int64_values(until.fill_null(0)), _NEVER)
+        at = np.flatnonzero(new.starts <= lasts[new.key_index])
+        levels = int64_values(one_chunk(stored[EARLIER_LEVELS]).fill_null(0))
+        key_index = new.key_index[at]
+        return touched_cells(key_index, new.starts[at], new.ends[at], levels[key_index], self.gap_us)
+
+    def _earlier_in(self, tables: Tables, keys: pa.Table, cells: Cells) -> tuple[Sessions, Integers]:
+        """Return the earlier sessions in some cells, and the positions of their cells."""
+        rows, has_session = pa.schema(self._earlier_fields).empty_table(), np.zeros(0, dtype=np.bool_)
+        if len(cells):
+            rows, has_session = tables.get_keyed(EARLIER).get(self._cell_keys(keys, cells))
+        at = np.flatnonzero(has_session)
+        return self._sessions(cells.key_index[at], filtered(rows, has_session)), at
 
     def stored_sessions(self, rows: pa.Table, elements: Elements) -> Sessions:
         """Return all sessions of rows of the table of keys, in the layout of any version."""
@@ -144,19 +225,17 @@ class SessionTables:
         parts = []
         for part in elements(EARLIER, groups):
             places = _places(groups, part.select(keys.column_names))
-            parts.append((at[places[places >= 0]], filtered(part, places >= 0)))
-        return merged_sessions(self._earlier(parts), newest, self.partials)[0]
+            rows_of_groups = filtered(part, places >= 0).select([field.name for field in self._earlier_fields])
+            parts.append((at[places[places >= 0]], rows_of_groups.cast(pa.schema(self._earlier_fields))))
+        earlier = self._sessions(
+            np.concatenate([np.zeros(0, dtype=np.int64), *(places for places, _ in parts)]),
+            pa.concat_tables([pa.schema(self._earlier_fields).empty_table(), *(rows for _, rows in parts)]),
+        )
+        return merged_sessions(earlier, newest, self.partials)[0]
 
     def _newest(self, stored: pa.Table, is_stored: Flags) -> Sessions:
         at = np.flatnonzero(is_stored)
         return self._sessions(at, filtered(stored, is_stored))
-
-    def _earlier(self, parts: Sequence[tuple[Integers, pa.Table]]) -> Sessions:
-        schema = pa.schema([*self._edges, *self.partials.fields])
-        rows = pa.concat_tables([schema.empty_table(), *(part.select(schema.names).cast(schema) for _, part in parts)])
-        places = np.concatenate([np.zeros(0, dtype=np.int64), *(place for place, _ in parts)])
-        order = np.argsort(places, kind="stable")
-        return self._sessions(places[order], taken(rows, order))
 
     def _sessions(self, key_index: Integers, rows: pa.Table) -> Sessions:
         starts, ends = (int64_values(rows[name]) for name in (WINDOW_START, WINDOW_END))
@@ -170,108 +249,134 @@ class SessionTables:
         tables: Tables,
         keys: pa.Table,
         before: OpenSessions,
-        kept: Sessions,
+        kept: KeptSessions,
         *,
-        unchanged: Integers,
         pending: Integers,
+        left_us: int | None,
     ) -> None:
-        """Replace the sessions that were read by those that stay open, which are sorted by key and start.
+        """Replace the sessions that were read by those that stay open.
 
-        `unchanged` is the position in `before.all` of each session that is as it was, or -1. `pending` is the time at
-        which the timer is due of each key that has sessions.
+        `pending` is the time at which the timer of each key that has sessions is due. Sessions that ended at or before
+        `left_us` have left the state.
         """
-        counts = np.bincount(kept.key_index, minlength=keys.num_rows)
+        is_filled = np.zeros(keys.num_rows, dtype=np.bool_)
+        is_filled[kept.filled] = True
         view = tables.get_keyed(SESSIONS)
-        view.delete(filtered(keys, before.is_stored & (counts == 0)))
-        filled = np.flatnonzero(counts)
-        lasts = np.cumsum(counts[filled]) - 1
-        is_newest = np.zeros(len(kept), dtype=np.bool_)
-        is_newest[lasts] = True
-        changed = self._write_earlier(tables, keys, before, kept, is_newest=is_newest, unchanged=unchanged)
-        if not len(filled):
+        view.delete(filtered(keys, before.is_stored & ~is_filled))
+        changed = self._write_earlier(tables, keys, before, kept)
+        if not len(kept.filled):
             return
-        newest = kept.where(is_newest)
+        newest = kept.sessions.where(kept.is_newest)
         columns = {
             WINDOW_START: from_numpy(newest.starts, TIMESTAMP),
             WINDOW_END: from_numpy(newest.ends, TIMESTAMP),
             **{field.name: newest.partials[field.name] for field in self.partials.fields},
             PENDING: from_numpy(pending, TIMESTAMP),
-            **self._of_earlier(before, kept, filled, lasts, changed),
+            **self._about_earlier(before, kept, changed, left_us),
         }
-        filled_keys = keys if len(filled) == keys.num_rows else taken(keys, filled)
+        filled_keys = keys if is_filled.all() else taken(keys, kept.filled)
         view.upsert(
             filled_keys, pa.table([columns[field.name] for field in self.fields], schema=pa.schema(self.fields))
         )
 
-    def _write_earlier(
-        self,
-        tables: Tables,
-        keys: pa.Table,
-        before: OpenSessions,
-        kept: Sessions,
-        *,
-        is_newest: Flags,
-        unchanged: Integers,
-    ) -> Flags:
+    def _write_earlier(self, tables: Tables, keys: pa.Table, before: OpenSessions, kept: KeptSessions) -> Flags:
         """Write the sessions that are not the newest of their keys, and return the keys for which anything changed."""
         changed = np.zeros(keys.num_rows, dtype=np.bool_)
-        if is_newest.all() and not len(before.earlier):
+        if kept.is_newest.all() and not len(before.earlier):
             return changed
-        view = tables.get_keyed(EARLIER)
-        stays = ~is_newest & (unchanged >= 0) & (unchanged < len(before.earlier))
+        stays = kept.is_as_before(before)
         gone = np.ones(len(before.earlier), dtype=np.bool_)
-        gone[unchanged[stays]] = False
-        removed, added = before.earlier.where(gone), kept.where(~is_newest & ~stays)
-        view.delete(self._element_keys(keys, removed))
-        if len(added):
-            view.upsert(
-                self._element_keys(keys, added),
-                pa.Table.from_arrays(
-                    [from_numpy(added.ends, TIMESTAMP), *map(one_chunk, added.partials.columns)],
-                    schema=pa.schema([self._edges[1], *self.partials.fields]),
-                ),
-            )
+        gone[kept.unchanged[stays]] = False
+        removed, added = before.earlier.where(gone), kept.sessions.where(~kept.is_newest & ~stays)
+        tables.get_keyed(EARLIER).delete(self._cell_keys(keys, self._cells(removed)))
+        self._put_earlier(tables, keys, added)
         changed[removed.key_index] = True
         changed[added.key_index] = True
         return changed
 
-    def _of_earlier(
-        self, before: OpenSessions, kept: Sessions, filled: Integers, lasts: Integers, changed: Flags
+    def _put_earlier(self, tables: Tables, keys: pa.Table, sessions: Sessions) -> None:
+        if not len(sessions):
+            return
+        edges = (from_numpy(times, TIMESTAMP) for times in (sessions.starts, sessions.ends))
+        tables.get_keyed(EARLIER).upsert(
+            self._cell_keys(keys, self._cells(sessions)),
+            pa.Table.from_arrays(
+                [*edges, *map(one_chunk, sessions.partials.columns)], schema=pa.schema(self._earlier_fields)
+            ),
+        )
+
+    def _about_earlier(
+        self, before: OpenSessions, kept: KeptSessions, changed: Flags, left_us: int | None
     ) -> dict[str, pa.Array]:
-        """Return the columns about earlier sessions of the keys at `filled`."""
+        """Return the columns about earlier sessions of the keys that have sessions."""
+        filled = kept.filled
         until, changes = one_chunk(before.stored[EARLIER_UNTIL]), one_chunk(before.stored[EARLIER_CHANGES])
         if until.null_count == len(until) and changes.null_count == len(changes) and not changed.any():
             count = len(filled)
-            return {EARLIER_UNTIL: pa.nulls(count, TIMESTAMP), EARLIER_CHANGES: pa.nulls(count, pa.int32())}
-        unread = validity(until)[filled] & ~before.is_read[filled]
-        latest = np.where(unread, int64_values(until.fill_null(0))[filled], _NEVER)
-        several = np.diff(lasts, prepend=-1) > 1
-        latest[several] = np.maximum(latest[several], kept.ends[lasts[several] - 1])
+            return {
+                EARLIER_UNTIL: pa.nulls(count, TIMESTAMP),
+                EARLIER_CHANGES: pa.nulls(count, pa.int32()),
+                EARLIER_LEVELS: pa.nulls(count, pa.int64()),
+            }
+        # Earlier sessions that were not read are still there, until the latest of them has left.
+        latest = np.where(validity(until), int64_values(until.fill_null(0)), _NEVER)[filled]
+        if left_us is not None:
+            latest[latest <= left_us] = _NEVER
+        levels = int64_values(one_chunk(before.stored[EARLIER_LEVELS]).fill_null(0))[filled]
+        levels[latest == _NEVER] = 0
+        bits = np.where(kept.is_newest, 0, level_bits(self._cells(kept.sessions).levels))
+        levels |= np.bitwise_or.reduceat(bits, kept.firsts)
+        several = kept.lasts > kept.firsts
+        latest[several] = np.maximum(latest[several], kept.sessions.ends[kept.lasts[several] - 1])
         number = int64_values(changes.cast(pa.int64()).fill_null(0))[filled] + changed[filled]
+        has_earlier = latest > _NEVER
         return {
-            EARLIER_UNTIL: from_numpy(latest, TIMESTAMP, valid=latest > _NEVER),
+            EARLIER_UNTIL: from_numpy(latest, TIMESTAMP, valid=has_earlier),
             EARLIER_CHANGES: from_numpy((number & _CHANGES_MASK).astype(np.int32), pa.int32(), valid=number > 0),
+            EARLIER_LEVELS: from_numpy(levels, pa.int64(), valid=has_earlier),
         }
 
-    def _element_keys(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
-        rows = taken(keys, sessions.key_index)
-        return rows.append_column(self._edges[0], from_numpy(sessions.starts, TIMESTAMP))
+    def _cells(self, sessions: Sessions) -> Cells:
+        return cells_of(sessions.key_index, sessions.starts, sessions.ends, self.gap_us)
 
-    # ---- lists of an earlier version -------------------------------------------------------------------------
+    def _cell_keys(self, keys: pa.Table, cells: Cells) -> pa.Table:
+        rows = taken(keys, cells.key_index)
+        for field, values in ((LEVEL, cells.levels), (CELL, cells.cells)):
+            rows = rows.append_column(field, from_numpy(values, pa.int64()))
+        return rows
 
-    def put_lists(self, tables: Tables, rows: pa.Table) -> None:
-        """Write rows of the table of an earlier version to the tables of today."""
+    # ---- tables of earlier versions --------------------------------------------------------------------------
+
+    def upgraded(self, name: str, earlier: KeyedView, tables: Tables) -> Iterator[tuple[pa.Table, Sessions]]:
+        """Write rows of a table of an earlier version to those of today, and yield the keys and their earlier sessions,
+        which have no timers yet.
+        """
+        put = {SESSIONS: self._put_lists, EARLIER: self._put_by_start}[name]
+        for rows in earlier.scan():
+            yield put(tables, rows)
+
+    def _put_lists(self, tables: Tables, rows: pa.Table) -> tuple[pa.Table, Sessions]:
         keys = rows.select([key.name for key in self.keys])
-        kept = self._from_lists(one_chunk(rows[SESSIONS]))
+        sessions = self._from_lists(one_chunk(rows[SESSIONS]))
+        kept = KeptSessions(sessions, np.full(len(sessions), -1, dtype=np.int64))
         stored, is_stored = tables.get_keyed(SESSIONS).get(keys)
-        nothing = kept.where(np.zeros(len(kept), dtype=np.bool_))
-        before = OpenSessions(stored, is_stored, np.zeros(len(is_stored), dtype=np.bool_), nothing, nothing)
-        unchanged = np.full(len(kept), -1, dtype=np.int64)
-        self.write(tables, keys, before, kept, unchanged=unchanged, pending=int64_values(rows[_LISTED_PENDING]))
+        nothing = sessions.where(np.zeros(len(sessions), dtype=np.bool_))
+        before = OpenSessions(stored, is_stored, nothing, np.zeros(0, dtype=np.bool_), nothing)
+        pending = int64_values(rows[_LISTED_PENDING])[kept.filled]
+        self.write(tables, keys, before, kept, pending=pending, left_us=None)
+        return keys, sessions.where(~kept.is_newest)
 
-    @property
-    def _edges(self) -> tuple[pa.Field, pa.Field]:
-        return pa.field(WINDOW_START, TIMESTAMP), pa.field(WINDOW_END, TIMESTAMP)
+    def _put_by_start(self, tables: Tables, rows: pa.Table) -> tuple[pa.Table, Sessions]:
+        keys, key_index = distinct_keys(rows.select([key.name for key in self.keys]), rows.num_rows)
+        sessions = self._sessions(key_index, rows)
+        self._put_earlier(tables, keys, sessions)
+        view = tables.get_keyed(SESSIONS)
+        stored, _ = view.get(keys)
+        levels = int64_values(one_chunk(stored[EARLIER_LEVELS]).fill_null(0)).copy()
+        np.bitwise_or.at(levels, key_index, level_bits(self._cells(sessions).levels))
+        at = stored.schema.get_field_index(EARLIER_LEVELS)
+        view.upsert(keys, stored.set_column(at, stored.schema.field(at), from_numpy(levels, pa.int64())))
+        return keys, sessions
 
     @property
     def _list_type(self) -> pa.DataType:

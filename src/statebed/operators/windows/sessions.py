@@ -1,8 +1,8 @@
 """Aggregation by key over sessions: rows that follow each other within a gap.
 
 A row at t opens the session [t, t + gap). As in Spark, sessions that overlap or touch are one: they merge across
-batches, and a late row may join two. Sessions may have any length. Each key has at most one pending timer, for the end
-of its first session, so that closing reads only the keys that are due.
+batches, and a late row may join two. Sessions may have any length. Each key has at most one pending timer for its
+newest session, and one for each of its earlier sessions, so that closing reads only what is due.
 
 Closing, early results, lateness and the changelog work as for other windows (`windows.aggregate`). As in Spark, a row
 is late if the session that it would open by itself is over.
@@ -28,11 +28,12 @@ from statebed.operators.keyed_rows import by_key, taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, StepResult, Tables
 from statebed.operators.window_definition import SessionWindow
 from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions, sessions_of_rows
-from statebed.operators.windows.session_tables import SESSIONS, OpenSessions, SessionTables
+from statebed.operators.windows.session_tables import DueSessions, KeptSessions, OpenSessions, SessionTables
 from statebed.state import Combine, KeyedView, TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
 TIMERS = "timers"
+EARLIER_TIMERS = "earlier_timers"
 _LEAST_BIN_US = 60_000_000
 FOREVER = dt.timedelta(days=36_500_000)
 
@@ -55,7 +56,7 @@ class SessionAggregate(WindowedAggregation):
     @cached_property
     def sessions(self) -> SessionTables:
         """Tables of open sessions."""
-        return SessionTables(self.state_keys, self.partials)
+        return SessionTables(self.state_keys, self.partials, self.window.gap_us)
 
     @property
     def stored_fields(self) -> Iterable[pa.Field]:
@@ -63,25 +64,36 @@ class SessionAggregate(WindowedAggregation):
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
-        timers = timestamp_table_config(
-            TIMERS,
-            "when a session of a key may close",
+        return {
+            **self.sessions.configs,
+            TIMERS: self._timers(TIMERS, "when the newest session of a key may close"),
+            EARLIER_TIMERS: self._timers(
+                EARLIER_TIMERS, "when other sessions of the keys may close", *self.sessions.edges
+            ),
+        }
+
+    def _timers(self, name: str, description: str, *fields: pa.Field) -> TableConfig:
+        return timestamp_table_config(
+            name,
+            description,
             FOREVER,
             False,
-            pa.schema(self.state_keys),
+            pa.schema([*self.state_keys, *fields]),
             keys=[key.name for key in self.state_keys],
             bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _LEAST_BIN_US)),
         )
-        return {**self.sessions.configs, TIMERS: timers}
 
     @property
     def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
-        return {SESSIONS: self.sessions.listed}
+        return self.sessions.earlier_configs
 
-    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table
-        """Move the lists of an earlier version to rows of their own."""
-        for rows in earlier.scan():
-            self.sessions.put_lists(tables, rows)
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - see below
+        """Move sessions of an earlier version to the tables of today, and set timers for the earlier ones of a key.
+
+        The timers are for the first change that each can have: this epoch has not closed any session yet.
+        """
+        for keys, sessions in self.sessions.upgraded(name, earlier, tables):
+            self._arm_earlier(tables, keys, sessions, None)
 
     @property
     def combines(self) -> Mapping[str, Combine]:
@@ -103,7 +115,8 @@ class SessionAggregate(WindowedAggregation):
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         if clock.watermark_us is not None:  # while the rows of the epoch arrive
-            tables.get_time_keyed(TIMERS).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
+            for name in (TIMERS, EARLIER_TIMERS):
+                tables.get_time_keyed(name).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered(batches[0], self.inputs[0], where=self.where)
         over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us
         admitted = admit(rows, over)
@@ -119,17 +132,15 @@ class SessionAggregate(WindowedAggregation):
     def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:
         """Merge new rows into the sessions of their keys, close those that are due, and return the changes."""
         keyed = by_key(rows, self.inputs[0])
-        keys, place = self._touched(tables, keyed.keys, clock.watermark_us)
+        keys, place, due = self._touched(tables, keyed.keys, clock.watermark_us)
         new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.partials)
-        stored = self.sessions.read(tables, keys, new, clock.watermark_us)
+        stored = self.sessions.read(tables, keys, new, due)
         old = stored.all
         merged, unchanged = merged_sessions(old, new, self.partials)
         stays = np.ones(len(merged), dtype=np.bool_)
         if clock.watermark_us is not None:
             stays = merged.ends + self.lateness_us > clock.watermark_us
-        self._keep(
-            tables, keys, stored, merged.where(stays), unchanged=unchanged[stays], watermark_us=clock.watermark_us
-        )
+        self._keep(tables, keys, stored, KeptSessions(merged.where(stays), unchanged[stays]), clock.watermark_us)
         before = self._results(keys, old.where(self._shown(old, clock.late_us)))
         after = self._results(keys, merged.where(self._shown(merged, clock.watermark_us)))
         output = self.outputs[MAIN]
@@ -137,31 +148,34 @@ class SessionAggregate(WindowedAggregation):
             return difference(before, after).cast(output.schema)
         return after
 
-    def _touched(self, tables: Tables, fed: pa.Table, watermark_us: int | None) -> tuple[pa.Table, Integers]:
-        """Return the distinct keys that have rows or are due, and the positions among them of those that have rows."""
-        timers = tables.get_time_keyed(TIMERS)
-        due = fed.slice(0, 0)
-        if watermark_us is not None:
-            behind = min(watermark_us + 1, END)
-            due = timers.read(None, behind).select(fed.schema.names)
-            timers.delete_times(BEGINNING, behind)
-        return distinct_keys(pa.concat_tables([fed, due.cast(fed.schema)]), fed.num_rows)
+    def _touched(
+        self, tables: Tables, fed: pa.Table, watermark_us: int | None
+    ) -> tuple[pa.Table, Integers, DueSessions]:
+        """Return the distinct keys that have rows or are due, the positions among them of those that have rows, and the
+        earlier sessions that are due.
+        """
+        newest = self._taken_timers(tables, TIMERS, watermark_us)
+        earlier = self._taken_timers(tables, EARLIER_TIMERS, watermark_us)
+        names = fed.schema.names
+        pieces = [fed, *(timers.select(names).cast(fed.schema) for timers in (earlier, newest))]
+        keys, place = distinct_keys(pa.concat_tables(pieces), fed.num_rows + earlier.num_rows)
+        starts, ends = (int64_values(earlier[field.name]) for field in self.sessions.edges)
+        return keys, place[: fed.num_rows], DueSessions(place[fed.num_rows :], starts, ends)
+
+    def _taken_timers(self, tables: Tables, name: str, watermark_us: int | None) -> pa.Table:
+        """Return the timers that are due, and delete them."""
+        timers = tables.get_time_keyed(name)
+        behind = BEGINNING if watermark_us is None else min(watermark_us + 1, END)
+        due = timers.read(None, behind)
+        timers.delete_times(BEGINNING, behind)
+        return due
 
     def _keep(
-        self,
-        tables: Tables,
-        keys: pa.Table,
-        stored: OpenSessions,
-        kept: Sessions,
-        *,
-        unchanged: Integers,
-        watermark_us: int | None,
+        self, tables: Tables, keys: pa.Table, stored: OpenSessions, kept: KeptSessions, watermark_us: int | None
     ) -> None:
-        """Write the sessions that stay, and set a timer of each key for the first of them that will change."""
-        starts = np.flatnonzero(np.diff(kept.key_index, prepend=-1))
-        filled = kept.key_index[starts]
-        changes = self._next_change(kept, watermark_us)
-        first = np.minimum.reduceat(changes, starts) if len(starts) else changes
+        """Write the sessions that stay, and set timers for the next change of those that have none."""
+        filled = kept.filled
+        first = self._next_change(kept.sessions, watermark_us)[kept.lasts]
         pending = stored.pending.take(from_numpy(filled, pa.int64()))
         armed = int64_values(pending.fill_null(0))
         is_armed = validity(pending) & (armed <= first)
@@ -170,8 +184,21 @@ class SessionAggregate(WindowedAggregation):
         unarmed = taken(keys, filled[~is_armed])
         times = from_numpy(first[~is_armed], TIMESTAMP)
         tables.get_time_keyed(TIMERS).append(unarmed.append_column(pa.field(TIME, TIMESTAMP), times))
+        self._arm_earlier(tables, keys, kept.sessions.where(kept.is_unarmed(stored)), watermark_us)
         due = np.where(is_armed, armed, first)
-        self.sessions.write(tables, keys, stored, kept, unchanged=unchanged, pending=due)
+        left_us = None if watermark_us is None else watermark_us - self.lateness_us
+        self.sessions.write(tables, keys, stored, kept, pending=due, left_us=left_us)
+
+    def _arm_earlier(self, tables: Tables, keys: pa.Table, sessions: Sessions, watermark_us: int | None) -> None:
+        """Set timers for the next change of earlier sessions."""
+        if not len(sessions):
+            return
+        timers = taken(keys, sessions.key_index)
+        edges = (sessions.starts, sessions.ends)
+        for field, times in zip(self.sessions.edges, edges, strict=True):
+            timers = timers.append_column(field, from_numpy(times, TIMESTAMP))
+        times = from_numpy(self._next_change(sessions, watermark_us), TIMESTAMP)
+        tables.get_time_keyed(EARLIER_TIMERS).append(timers.append_column(pa.field(TIME, TIMESTAMP), times))
 
     def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
         """Return when each session closes, or expires from the state if it has closed."""

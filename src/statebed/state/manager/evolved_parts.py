@@ -69,10 +69,11 @@ def earlier_config(stored: pb.TableConfig, earlier: Sequence[pb.TableConfig]) ->
 
 
 def _is_earlier(stored: pb.TableConfig, earlier: pb.TableConfig) -> bool:
-    """Return whether a table has its earlier definition: multiset tables were keyed tables with lists."""
-    lists = {field.name for field in schema_from_bytes(earlier.keyed.schema)}
+    """Return whether a table has its earlier definition: it had other keys, or other columns."""
+    wanted = {field.name for field in schema_from_bytes(earlier.keyed.schema)}
     columns = {field.name for field in schema_from_bytes(stored.keyed.schema)}
-    return stored.keyed.prefix_columns == earlier.keyed.prefix_columns and lists <= columns
+    same_keys = stored.keyed.key_columns == earlier.keyed.key_columns
+    return same_keys and stored.keyed.prefix_columns == earlier.keyed.prefix_columns and wanted <= columns
 
 
 def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> EvolvedTable:

@@ -65,7 +65,6 @@ FLOW = Section(
         "rides.group_by('driver', sb.tumbling('1 minute')).agg()",
         "rides.group_by('driver', sb.tumbling('1 minute')).agg(n=1)",
         "rides.key_by('driver').agg(n=sb.count(), window=sb.tumbling('1 minute'))",
-        "rides.key_by('driver').window(sb.tumbling('1 minute'))",
         "rides.group_by('driver', sb.tumbling('1 minute')).agg(n=sb.sum('driver'))",
         "rides.group_by('driver', sb.tumbling('1 minute')).agg(n=sb.sum('fair'))",
         "rides.group_by('driver', sb.tumbling('1 minute')).agg(n=sb.count(where='fare'))",

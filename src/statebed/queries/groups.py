@@ -178,7 +178,7 @@ def _operator(
     if mode == "append":
         raise UntranslatableError(
             "it groups by no window over the event time, so its results are never final",
-            "use outputMode('update') or 'complete', or group by window(ts, '1 minute') behind withWatermark",
+            "use outputMode('update') or 'complete', or group by window(ts, '1 minute') after withWatermark",
         )
     return stream.key_by(*keys, name=query.operator_name("aggregate")).agg(**aggregates)
 

@@ -24,7 +24,7 @@ def watermark(query: "Translation", node: PlanNode) -> Relation:
     child = query.visit(node.child)
     if not child.is_head:
         raise UntranslatableError(
-            "a watermark is declared behind a stateful step",
+            "a watermark is declared after a stateful step",
             "declare it before the first stateful step; results of windows have the event time window_time(window)",
         )
     event_time = node.expression("eventTime")
@@ -318,7 +318,7 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
             child.check_ready("rollup, cube or a sliding window")
             return query.head_of(node, [child])
         raise UntranslatableError(
-            "rollup, cube and grouping sets behind an operator are not available",
+            "rollup, cube and grouping sets after an operator are not available",
             "group by them before the first stateful step, or write each grouping as a query of its own",
         )
     number = attributes[0].id
@@ -344,7 +344,7 @@ def union(query: "Translation", node: PlanNode) -> Relation:
         return _head_union(query, node, children)
     for child, branch in zip(children, node.children, strict=True):
         if child.tail:
-            raise refusal(branch, "it would run in Spark behind an operator, before a union", "select after the union")
+            raise refusal(branch, "it would run in Spark after an operator, before a union", "select after the union")
     parts = [query.materialised(child) for child in children]
     names = distinct_names(list(parts[0].names.values()))
     streams = [query.selected(part, names) for part in parts]

@@ -170,13 +170,13 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
     "watermark_behind": (
         lambda t: _windows(t).withColumn("t", F.window_time("window")).select("t", "s").withWatermark("t", "1 second"),
         None,
-        "withWatermark cannot run on statebed: a watermark is declared behind a stateful step",
+        "withWatermark cannot run on statebed: a watermark is declared after a stateful step",
         "window_time",
     ),
     "rollup_behind": (
         lambda t: _windows(t).rollup("k").agg(F.sum("s")),
         None,
-        "rollup, cube and grouping sets behind an operator",
+        "rollup, cube and grouping sets after an operator",
         "before the first stateful step",
     ),
     "sliding_window_without_aggregation": (

@@ -324,7 +324,8 @@ class SessionTables:
             latest[latest <= left_us] = _NEVER
         levels = int64_values(one_chunk(before.stored[EARLIER_LEVELS]).fill_null(0))[filled]
         levels[latest == _NEVER] = 0
-        bits = np.where(kept.is_newest, 0, level_bits(self._cells(kept.sessions).levels))
+        bits = np.zeros(len(kept.sessions), dtype=np.int64)
+        bits[~kept.is_newest] = level_bits(self._cells(kept.sessions.where(~kept.is_newest)).levels)
         levels |= np.bitwise_or.reduceat(bits, kept.firsts)
         several = kept.lasts > kept.firsts
         latest[several] = np.maximum(latest[several], kept.sessions.ends[kept.lasts[several] - 1])

@@ -124,7 +124,7 @@ class Publisher:
         check_choices(starts, self._abandon, sinks=self._sinks, job_id=run.job_id)
 
     def check(self) -> None:
-        """Raise what `open` would raise, as far as that can be logger without writing."""
+        """Raise what `open` would raise, as far as that can be told without writing."""
         check_removed(self._run.waiting_epochs(), sinks=self._sinks, abandon=self._abandon, job_id=self._run.job_id)
         for sink in self._sinks.values():
             peek = getattr(sink, "peek", None)

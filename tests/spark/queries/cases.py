@@ -210,8 +210,8 @@ SHAPES = [
         lambda t: t.marked().dropDuplicates(["k", "ts"]).groupBy(F.window("ts", "1 minute"), "k").count(),
     ),
     Case("distinct", lambda t: t.marked().select("k", "ts").distinct()),
-    Case("distinct_without_time", lambda t: t.read().select("k", "g").distinct()),
-    Case("deduplicate_without_watermark", lambda t: t.read().dropDuplicates(["k", "g"]).select("k", "g")),
+    Case("distinct_without_time", lambda t: t.read().select("k", "v").distinct()),
+    Case("deduplicate_without_watermark", lambda t: t.read().dropDuplicates(["k", "v"]).select("k", "v")),
     Case("deduplicate_all_columns", lambda t: t.marked().select("k", "g", "ts").dropDuplicates()),
     Case(
         "union_then_window",

@@ -40,7 +40,7 @@ from statebed.queries.spark_buffers import Buffers, keys_of, partials_of
 from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.state import TableManager, TaskInfo, Tiers, operator_entry
-from statebed.storage import ObjectStore, ScopedStore
+from statebed.storage import ObjectStore, ScopedStore, local_path
 from statebed.subtasks.subtask import OPTIONS
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class CommittedBatch:
 
 
 def _local(checkpoint: str | Path) -> Path:
-    text = str(checkpoint).removeprefix("file://")
+    text = local_path(str(checkpoint))
     folder = Path(text)
     if "://" in text or not (folder / "offsets").is_dir():
         raise InputError(

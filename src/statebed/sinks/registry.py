@@ -32,6 +32,7 @@ from statebed.sinks.lake import (
 )
 from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink
+from statebed.sinks.places import needed_local_path
 from statebed.sinks.row_shape import Form, RowShape, check_columns_free, make_shape
 from statebed.sinks.sql import Database, Postgres, SQLite, SqlTable, SqlTableSink, TableName
 
@@ -158,8 +159,9 @@ def _iceberg(wanted: SinkRequest) -> BaseSink:
     layout = _layout(wanted, rows, partitions=None)
     option = wanted.options.get("catalog")
     properties = option if option is None or isinstance(option, str) else _texts(wanted, "catalog")
-    catalog = catalog_of(wanted.path, properties, where=wanted.where, fix=example)
-    return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout, folder=wanted.path), rows)
+    path = None if wanted.path is None else needed_local_path(wanted.path, where=wanted.where, fix=example)
+    catalog = catalog_of(path, properties, where=wanted.where, fix=example)
+    return _lake(wanted, IcebergLakeTable(name, catalog=catalog, layout=layout, folder=path), rows)
 
 
 def _lake(wanted: SinkRequest, table: LakeTable, rows: LakeRows) -> BaseSink:
@@ -204,8 +206,9 @@ def _texts(wanted: SinkRequest, name: str) -> dict[str, str]:
 
 
 def _sqlite(wanted: SinkRequest) -> BaseSink:
-    path = wanted.needed_path("write('sqlite', path='results.db', table='minutes')")
-    table = TableName(wanted.needed("table", "write('sqlite', path='results.db', table='minutes')"))
+    example = "write('sqlite', path='results.db', table='minutes')"
+    path = needed_local_path(wanted.needed_path(example), where=wanted.where, fix=example)
+    table = TableName(wanted.needed("table", example))
     return _sql_table(wanted, SQLite(path, timeout_seconds=_timeout(wanted)), table)
 
 

@@ -36,6 +36,30 @@ def check_path(path: str) -> str:
     return path
 
 
+def file_url_path(url: str) -> str | None:
+    """Return the path in a file URL as it is written, or None for anything else; raise InputError if it is relative.
+
+    Spark writes `file:/folder` for `file:///folder`.
+
+    >>> file_url_path("file:/folder"), file_url_path("file:///folder"), file_url_path("folder")
+    ('/folder', '/folder', None)
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme.lower() != "file":
+        return None
+    host, path = "", rest
+    if rest.startswith("//"):
+        host, slash, path = rest.removeprefix("//").partition("/")
+        path = slash + path
+    if host not in {"", "localhost"} or not path.startswith("/"):
+        raise InputError(
+            "a file URL must have no host and an absolute path",
+            where=url,
+            fix="write file:///folder/of/state",
+        )
+    return path
+
+
 def check_prefix(prefix: str) -> str:
     """Return `prefix`, which names a folder ("" is the root); raise InputError if it is invalid."""
     return check_path(prefix) if prefix else ""

@@ -14,6 +14,7 @@ from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError
 from statebed.storage.local import LocalStore
 from statebed.storage.memory_store import MemoryStore
 from statebed.storage.object_store import ObjectStore
+from statebed.storage.paths import file_url_path
 
 Options = Mapping[str, str]
 
@@ -42,13 +43,23 @@ def get_storage_provider(url: str | Path, options: Options | None = None) -> Obj
         return store
 
 
+def local_path(path: str) -> str:
+    """Return the path in a file URL, decoded, or any other text unchanged.
+
+    >>> local_path("file:///a%20folder"), local_path("a%20folder")
+    ('/a folder', 'a%20folder')
+    """
+    in_url = file_url_path(path)
+    return path if in_url is None else unquote(in_url)
+
+
 def _normalised(url: str) -> str:
     """Return an absolute path, or a URL without trailing '/'; raise SecretInUrlError if it contains a secret."""
     if not url.strip():
         raise InputError("the state URL is empty", fix="use a folder or a URL such as 's3://bucket/state'")
     match = _SCHEME.match(url)
     if match is None:
-        return LocalStore(url).url
+        return LocalStore(local_path(url)).url
     scheme = match.group(1).lower()
     if scheme not in _MAKERS:
         raise UnknownSchemeError(
@@ -56,15 +67,9 @@ def _normalised(url: str) -> str:
             fix=f"use a folder, or a URL that starts with one of: {', '.join(f'{s}://' for s in _MAKERS)}",
         )
     _refuse_secrets(url, scheme)
-    parts = urlsplit(url)
     if scheme == "file":
-        if parts.netloc not in {"", "localhost"} or not parts.path:
-            raise InputError(
-                "a file URL must have no host and an absolute path",
-                where=url,
-                fix="write file:///folder/of/state",
-            )
-        return LocalStore(unquote(parts.path)).url
+        return LocalStore(local_path(url)).url
+    parts = urlsplit(url)
     if not parts.netloc:
         raise InputError("the URL has no bucket", where=url, fix=f"write {scheme}://bucket/folder")
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"

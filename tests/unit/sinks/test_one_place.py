@@ -77,6 +77,32 @@ def test_a_symbolic_link_and_a_relative_path_lead_to_the_same_place(
     refused(first, sink(kind, "b", path="real/../link/out", **options))
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "parquet", "debezium", "iceberg"])
+@pytest.mark.parametrize("prefix", ["file:", "file://", "file://localhost"])
+def test_a_file_url_leads_to_the_same_place_as_its_path(
+    tmp_path: Path, kind: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"sqlite": {"table": "t"}, "iceberg": {"table": "s.t"}}.get(kind, {})
+    first, second = (sink(kind, name, path=f"{at}{tmp_path}/out", **options) for name, at in (("a", ""), ("b", prefix)))
+    refused(first, second)
+    second.open(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "parquet", "iceberg"])
+def test_a_file_url_with_a_relative_path_is_refused(kind: str) -> None:
+    options = {"sqlite": {"table": "t"}, "iceberg": {"table": "s.t"}}.get(kind, {})
+    with pytest.raises(InputError, match="must have no host and an absolute path"):
+        sink(kind, "a", path="file:out", **options)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "iceberg"])
+def test_a_remote_path_of_a_sink_in_local_files_is_refused(kind: str) -> None:
+    with pytest.raises(InputError, match="needs a local path"):
+        sink(kind, "a", path="s3://bucket/out", table="s.t" if kind == "iceberg" else "t")
+
+
 def test_files_of_two_kinds_do_not_share_a_folder(tmp_path: Path) -> None:
     refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=f"{tmp_path}/out/"))
     refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=tmp_path / "out" / "inner"))

@@ -18,6 +18,8 @@ def test_a_path_and_its_file_url_are_the_same_local_store(tmp_path: Path) -> Non
     assert get_storage_provider(str(tmp_path / "a folder") + "/") is store
     assert get_storage_provider(f"file://{tmp_path}/a%20folder") is store
     assert get_storage_provider(f"file://localhost{tmp_path}/a%20folder/") is store
+    assert get_storage_provider(f"file:{tmp_path}/a%20folder") is store
+    assert get_storage_provider(f"FILE:{tmp_path}/a%20folder") is store
     assert not (tmp_path / "a folder").exists()
 
 
@@ -98,7 +100,9 @@ def test_a_secret_in_a_url_is_refused_and_not_shown(url: str) -> None:
     assert "environment" in caught.value.fix
 
 
-@pytest.mark.parametrize("url", ["", "  ", "s3://", "s3:///state", "file://host/state", "file://"])
+@pytest.mark.parametrize(
+    "url", ["", "  ", "s3://", "s3:///state", "file://host/state", "file://", "file:", "file:state"]
+)
 def test_a_url_that_names_no_place_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         get_storage_provider(url)

@@ -12,6 +12,7 @@ from statebed.spark.api.delta_source import STORAGE, DeltaSource
 from statebed.spark.api.iceberg_source import NAME as ICEBERG_SOURCE
 from statebed.spark.api.iceberg_source import IcebergSource, TableAddress
 from statebed.spark.api.lake_source import ALL, STARTING, starting_option
+from statebed.storage import local_path
 
 
 def delta_frame(
@@ -41,6 +42,7 @@ def iceberg_frame(
     """Return the rows that an Iceberg table has, and those that are appended to it."""
     check_identifier(table, where=where)
     fix = "job.iceberg('rides.trips', path='lake'), or catalog={'type': 'rest', 'uri': '...'}"
+    path = None if path is None else local_path(path)
     address = TableAddress(table, catalog_of(path, catalog, where=where, fix=fix))
     if path is not None and not Path(path, "catalog.db").exists():  # pyiceberg would create it
         raise InputError("there is no Iceberg catalog in this folder", where=path, fix=fix)

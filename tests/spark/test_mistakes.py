@@ -189,11 +189,21 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: (
             stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.state / "rides" / "out"))
         ),
-        "are nested",
+        "and the state overlap",
     ),
     "a table around the state": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.folder)),
-        "are nested",
+        "and the state overlap",
+    ),
+    "files overwritten in another sink's table": (
+        lambda r: (
+            stream(r)
+            .group_by("driver", MINUTE)
+            .agg(n=sb.count())
+            .write("parquet", path=str(r.out), name="a")
+            .write("csv", path=str(r.out), mode="overwrite", name="b")
+        ),
+        "the overwritten files of sink b and the table of sink a overlap",
     ),
     "two tables in one place": (
         lambda r: (

@@ -14,6 +14,7 @@ from statebed.checkpoint import Publication
 from statebed.errors import FencedError
 from statebed.format.names import check_name
 from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
+from statebed.sinks.places import Place
 
 
 class BaseSink(abc.ABC):
@@ -30,6 +31,8 @@ class BaseSink(abc.ABC):
     def __init__(self, sink_id: str) -> None:
         self._sink_id = check_name("sink", sink_id)
         self._owner = ""
+        self.place: Place | None = None
+        """Folder or file that the sink writes to, from which other sinks are kept away; None if it has none."""
 
     @property
     def sink_id(self) -> str:
@@ -52,11 +55,6 @@ class BaseSink(abc.ABC):
     def identity(self) -> SinkIdentity:
         """Identity that records store."""
         return SinkIdentity(kind=self.kind, target=self.target, keeps_position=self.keeps_position)
-
-    @property
-    def folder(self) -> str | None:
-        """URL of the folder that belongs to this sink alone, or None."""
-        return None
 
     def rename(self, sink_id: str) -> None:
         """Set another name; must be called before the sink is opened."""

@@ -33,7 +33,7 @@ from statebed.sinks.manifest import (
     encode_schema,
     epoch_folder,
 )
-from statebed.sinks.places import real_place
+from statebed.sinks.places import Place, real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
 _GENERATION = re.compile(r"g([0-9]+)-")
@@ -61,6 +61,7 @@ class FileTableSink(BaseSink, abc.ABC):
         self._owner = f"{job_id}/{sink_id}"
         self._schema = schema
         self._store = get_storage_provider(path)
+        self.place = Place(self._store.url)
         self._manifest = Manifest(self._store)
 
     @abc.abstractmethod
@@ -70,10 +71,6 @@ class FileTableSink(BaseSink, abc.ABC):
     @property
     def url(self) -> str:
         return self._store.url
-
-    @property
-    def folder(self) -> str | None:
-        return self.url
 
     @property
     def target(self) -> str:

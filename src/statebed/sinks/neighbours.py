@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from statebed.checkpoint import Sink
 from statebed.errors import InputError
 from statebed.sinks.base import BaseSink
-from statebed.sinks.places import real_place
+from statebed.sinks.places import Place
 
 
 def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: str) -> None:
-    """Raise InputError for a duplicate name or target, or for a table inside the state's or another table's folder."""
+    """Raise InputError for a duplicate name or target, or for a place that overlaps the state's or another sink's."""
     others = list(others)
     if new.sink_id in [sink.sink_id for sink in others]:
         raise InputError(
@@ -25,15 +25,17 @@ def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: st
                 "(SQLite ignores case, PostgreSQL reads the first 63 bytes), and a path may lead to the same place as "
                 "another",
             )
-    folder = _folder(new)
-    taken = {} if folder is None else {"the state": state_url}
-    taken |= {f"the table of sink {other.sink_id}": url for other in others if (url := _folder(other)) is not None}
-    for owner, url in taken.items():
-        if folder is not None and _nested(folder, url):
+    place = _place(new)
+    if place is None:
+        return
+    taken = {"the state": Place(state_url)}
+    taken |= {_described(other, at): at for other in others if (at := _place(other)) is not None}
+    for owner, at in taken.items():
+        if place.excludes(at):
             raise InputError(
-                f"the table of sink {new.sink_id} and {owner} are nested",
-                where=f"{folder} and {url}",
-                fix="give the table its own folder: write('parquet', path='out')",
+                f"{_described(new, place)} and {owner} overlap",
+                where=f"{place.url} and {at.url}",
+                fix="give each its own path, outside the other: write(..., path='out')",
             )
 
 
@@ -41,14 +43,9 @@ def _target(sink: Sink) -> str:
     return sink.target if isinstance(sink, BaseSink) and not sink.shares_target else ""
 
 
-def _folder(sink: Sink) -> str | None:
-    return sink.folder if isinstance(sink, BaseSink) else None
+def _place(sink: Sink) -> Place | None:
+    return sink.place if isinstance(sink, BaseSink) else None
 
 
-def _nested(path: str, other: str) -> bool:
-    first, second = _comparable(path), _comparable(other)
-    return first.startswith(second) or second.startswith(first)
-
-
-def _comparable(url: str) -> str:
-    return f"{real_place(url)}/"
+def _described(sink: Sink, place: Place) -> str:
+    return f"the {place.holding.value} of sink {sink.sink_id}"

@@ -1,13 +1,62 @@
-"""Normalised targets, so that two sinks with the same target are detected before anything is written."""
+"""Places of sinks, normalised, so that two sinks in the same place are detected before anything is written."""
 
 import re
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from statebed.errors import InputError
 from statebed.storage import local_path
 from statebed.storage.paths import file_url_path
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
+"""Schemes by which another library or connection reaches the same objects."""
+
+
+class Holding(Enum):
+    """Kind of data that a sink has in its place."""
+
+    TABLE = "table"
+    """A folder that belongs to the sink alone."""
+    DATABASE = "database"
+    """A file with the tables of several sinks."""
+    CATALOG = "catalog"
+    """A folder with the tables of several sinks."""
+    FILES = "files"
+    """A folder to which several sinks may append."""
+    OVERWRITTEN_FILES = "overwritten files"
+    """A folder whose content is deleted before each epoch."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folder or file that a sink writes to."""
+
+    url: str
+    holding: Holding = Holding.TABLE
+
+    def excludes(self, other: "Place") -> bool:
+        """Whether the two places overlap, and sinks in them would damage each other's data."""
+        mine, theirs = _comparable(self.url), _comparable(other.url)
+        if not mine.startswith(theirs) and not theirs.startswith(mine):
+            return False
+        holdings = {self.holding, other.holding}
+        if holdings <= {Holding.FILES, Holding.OVERWRITTEN_FILES}:
+            pairs = ((self, mine, theirs), (other, theirs, mine))
+            return any(
+                place.holding is Holding.OVERWRITTEN_FILES and inner.startswith(outer) for place, outer, inner in pairs
+            )
+        return holdings not in ({Holding.DATABASE}, {Holding.CATALOG})
+
+
+def _comparable(url: str) -> str:
+    place = real_place(url)
+    match = _SCHEME.match(place)
+    if match is None:
+        return f"{place.rstrip('/')}/"
+    scheme = match[1].lower()
+    return f"{_SAME_STORE.get(scheme, scheme)}://{match[2].lower()}{place[match.end() :]}/"
 
 
 def real_place(path: str) -> str:

@@ -32,7 +32,7 @@ from statebed.sinks.lake import (
 )
 from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink
-from statebed.sinks.places import needed_local_path
+from statebed.sinks.places import Holding, Place, needed_local_path
 from statebed.sinks.row_shape import Form, RowShape, check_columns_free, make_shape
 from statebed.sinks.sql import Database, Postgres, SQLite, SqlTable, SqlTableSink, TableName
 
@@ -209,7 +209,9 @@ def _sqlite(wanted: SinkRequest) -> BaseSink:
     example = "write('sqlite', path='results.db', table='minutes')"
     path = needed_local_path(wanted.needed_path(example), where=wanted.where, fix=example)
     table = TableName(wanted.needed("table", example))
-    return _sql_table(wanted, SQLite(path, timeout_seconds=_timeout(wanted)), table)
+    sink = _sql_table(wanted, SQLite(path, timeout_seconds=_timeout(wanted)), table)
+    sink.place = Place(path, Holding.DATABASE)
+    return sink
 
 
 def _postgres(wanted: SinkRequest) -> BaseSink:

@@ -27,6 +27,7 @@ class TransformedSink(BaseSink):
     def __init__(self, sink: BaseSink, transform: Callable[[pa.Table], pa.Table], *, schema: pa.Schema) -> None:
         super().__init__(sink.sink_id)
         self._sink = sink
+        self.place = sink.place
         self._transform = transform
         self._schema = schema
 
@@ -54,10 +55,6 @@ class TransformedSink(BaseSink):
     @property
     def identity(self) -> SinkIdentity:
         return self._sink.identity
-
-    @property
-    def folder(self) -> str | None:
-        return self._sink.folder
 
     def rename(self, sink_id: str) -> None:
         super().rename(sink_id)

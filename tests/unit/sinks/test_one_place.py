@@ -11,9 +11,11 @@ from published import publication
 
 from statebed.errors import InputError
 from statebed.format.stream_schema import Output
-from statebed.sinks import BaseSink, MemorySink
+from statebed.sinks import BaseSink, Envelope, MemorySink
 from statebed.sinks.neighbours import check_places
 from statebed.sinks.registry import KINDS, SinkRequest
+from statebed.sinks.row_shape import Form, RowShape
+from statebed.spark.api.format_sink import FormatSink, format_target
 
 ROWS = pa.table({"k": ["a"], "n": [1]})
 
@@ -31,7 +33,25 @@ def sink(kind: str, sink_id: str, *, job: str = "rides", path: Any = None, **opt
     return KINDS[kind].made(wanted)
 
 
-def refused(first: BaseSink, second: BaseSink, match: str = "write to the same target|are nested") -> None:
+def files(sink_id: str, path: Path | str, mode: str = "append") -> BaseSink:
+    """Return a sink that writes CSV with Spark."""
+    shape = RowShape(Output(ROWS.schema), Form.ROWS, Envelope("rides", sink_id, ("k",)))
+    target = format_target("csv", path=str(path), options={"mode": mode}, columns=ROWS.schema.names, where="here")
+    return FormatSink(sink_id=sink_id, target=target, shape=shape, to_frame=lambda rows: rows)
+
+
+def any_sink(kind: str, sink_id: str, path: Path | str) -> BaseSink:
+    if kind in {"append", "overwrite"}:
+        return files(sink_id, path, kind)
+    options = {"sqlite": {"table": f"t_{sink_id}"}, "iceberg": {"table": f"s.t_{sink_id}"}}.get(kind, {})
+    return sink(kind, sink_id, path=path, **options)
+
+
+def accepted(first: BaseSink, second: BaseSink) -> None:
+    check_places(second, state_url="/state", others=[first], where="job rides")
+
+
+def refused(first: BaseSink, second: BaseSink, match: str = "write to the same target|overlap") -> None:
     with pytest.raises(InputError, match=match):
         check_places(second, state_url="/state", others=[first], where="job rides")
 
@@ -106,6 +126,57 @@ def test_a_remote_path_of_a_sink_in_local_files_is_refused(kind: str) -> None:
 def test_files_of_two_kinds_do_not_share_a_folder(tmp_path: Path) -> None:
     refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=f"{tmp_path}/out/"))
     refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=tmp_path / "out" / "inner"))
+
+
+_WITH_PATH = ("parquet", "debezium", "delta", "iceberg", "sqlite", "append", "overwrite")
+
+
+def test_every_kind_with_a_path_is_tried_here() -> None:
+    assert {name for name, kind in KINDS.items() if kind.has_path} <= {*_WITH_PATH}
+
+
+@pytest.mark.parametrize("kind", _WITH_PATH)
+def test_no_sink_writes_into_the_table_of_another(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for table in ("parquet", "debezium", "delta"):
+        for path in ("out", tmp_path / "out", f"file:{tmp_path}/out", tmp_path / "out" / "inner"):
+            refused(any_sink(table, "a", tmp_path / "out"), any_sink(kind, "b", path))
+            refused(any_sink(kind, "b", path), any_sink(table, "a", tmp_path / "out"))
+        accepted(any_sink(table, "a", tmp_path / "out"), any_sink(kind, "b", tmp_path / "out2"))
+
+
+@pytest.mark.parametrize("kind", _WITH_PATH)
+def test_no_sink_writes_into_the_state(tmp_path: Path, kind: str) -> None:
+    for path in (tmp_path / "state", tmp_path / "state" / "rides" / "out"):
+        with pytest.raises(InputError, match=r"of sink a and the state overlap"):
+            check_places(any_sink(kind, "a", path), state_url=str(tmp_path / "state"), others=[], where="job rides")
+
+
+def test_a_sink_of_spark_does_not_write_to_the_bucket_folder_of_another_under_another_scheme() -> None:
+    refused(sink("parquet", "a", path="s3://bucket/out"), files("b", "s3a://bucket/out/inner"))
+    accepted(sink("parquet", "a", path="s3://bucket/out"), files("b", "s3a://bucket/other"))
+    with pytest.raises(InputError, match="and the state overlap"):
+        check_places(files("a", "s3a://bucket/state"), state_url="s3://bucket/state", others=[], where="job rides")
+
+
+def test_a_sqlite_table_is_not_put_into_the_catalog_of_iceberg(tmp_path: Path) -> None:
+    database = sink("sqlite", "b", path=tmp_path / "lake" / "catalog.db", table="t")
+    refused(sink("iceberg", "a", path=tmp_path / "lake", table="s.t"), database)
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake/catalog.db", "warehouse": f"file://{tmp_path}/w"}
+    refused(sink("iceberg", "a", catalog=catalog, table="s.t"), database)
+
+
+def test_tables_share_a_database_or_a_catalog(tmp_path: Path) -> None:
+    for kind in ("sqlite", "iceberg"):
+        accepted(any_sink(kind, "a", tmp_path / "shared"), any_sink(kind, "b", tmp_path / "shared"))
+
+
+def test_files_are_appended_to_a_folder_by_several_sinks_but_not_overwritten(tmp_path: Path) -> None:
+    accepted(files("a", tmp_path), files("b", tmp_path))
+    accepted(files("a", tmp_path), files("b", tmp_path / "{epoch}", "overwrite"))
+    for inner in (tmp_path / "out", tmp_path / "out" / "inner"):
+        refused(files("a", tmp_path / "out", "overwrite"), files("b", inner))
+        refused(files("b", inner), files("a", tmp_path / "out", "overwrite"))
 
 
 def test_views_of_memory_sinks_that_spark_does_not_tell_apart_are_one() -> None:

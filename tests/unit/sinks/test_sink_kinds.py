@@ -174,7 +174,7 @@ def test_a_function_before_a_table_gives_its_rows_and_the_table_keeps_its_guaran
     sink.roll_back(6, 2)
     assert read_table("memory://transformed").to_pylist() == [{"n": 2, "k": "b"}]
     assert sink.guarantee is Guarantee.EXACTLY_ONCE
-    assert sink.folder == table.folder
+    assert sink.place == table.place
     with pytest.raises(FencedError):
         sink.publish(publication(1, 7, pa.table({"k": ["z"], "n": [9]})))
 

@@ -22,7 +22,7 @@ from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_files import bounds_of, delta_statistics, footer
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
-from statebed.sinks.places import real_place
+from statebed.sinks.places import Place, real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
 _FORBIDDEN = set(" ,;{}()\n\t=")
@@ -56,8 +56,8 @@ class DeltaLakeTable(LakeTable):
         return real_place(self._store.url)
 
     @property
-    def folder(self) -> str | None:
-        return self._store.url
+    def place(self) -> Place | None:
+        return Place(self._store.url)
 
     def check_types(self, columns: pa.Schema) -> None:
         for field in columns:

@@ -22,7 +22,7 @@ from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
-from statebed.sinks.places import real_place
+from statebed.sinks.places import Holding, Place, real_place
 
 _PARTITION = re.compile(r"(year|month|day|hour)\((.+)\)")
 _SMALL = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
@@ -47,10 +47,16 @@ class IcebergCatalog:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def file(self) -> str | None:
+        """Path of a catalog that is a SQLite file, or None."""
+        parts = urlsplit(self.properties.get("uri", ""))
+        path = parts.path.removeprefix("/")
+        return path if parts.scheme.startswith("sqlite") and path not in {"", ":memory:"} else None
+
+    @property
     def place(self) -> str:
         """Location of the catalog, without secrets."""
-        uri = self.properties.get("uri", "")
-        parts = urlsplit(uri)
+        parts = urlsplit(self.properties.get("uri", ""))
         if parts.scheme.startswith("sqlite"):
             return real_place(parts.path.removeprefix("/"))
         host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
@@ -134,6 +140,13 @@ class IcebergLakeTable(LakeTable):
     @property
     def target(self) -> str:
         return f"table {self.where}"
+
+    @property
+    def place(self) -> Place | None:
+        if self._own_folder is not None:
+            return Place(self._own_folder, Holding.CATALOG)
+        file = self._catalog_of.file
+        return None if file is None else Place(file, Holding.CATALOG)
 
     @property
     def _catalog(self) -> Any:

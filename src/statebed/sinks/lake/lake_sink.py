@@ -77,6 +77,7 @@ class LakeSink(BaseSink):
         self._rows = rows
         self._compact = compact
         self._published = 0
+        self.place = table.place
         table.check_types(rows.columns)
 
     @property
@@ -88,10 +89,6 @@ class LakeSink(BaseSink):
     @property
     def target(self) -> str:
         return self._table.target
-
-    @property
-    def folder(self) -> str | None:
-        return self._table.folder
 
     # ---- before a run opens ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from statebed.protocol import SinkPosition
+from statebed.sinks.places import Place
 
 OWNER = "statebed.owner"
 RUN = "statebed.run"
@@ -82,8 +83,8 @@ class LakeTable(abc.ABC):
         """Normalised location of the table, by which two sinks with the same target are detected."""
 
     @property
-    def folder(self) -> str | None:
-        """URL of the folder that belongs to the table alone, or None if it is not known."""
+    def place(self) -> Place | None:
+        """Folder or file from which other sinks are kept away, or None if it is not known."""
         return None
 
     @abc.abstractmethod

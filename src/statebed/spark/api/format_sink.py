@@ -17,11 +17,12 @@ from statebed.checkpoint import Publication
 from statebed.errors import InputError, SinkError
 from statebed.format.names import EPOCH_DIGITS
 from statebed.sinks.base import BaseSink
-from statebed.sinks.places import real_place
+from statebed.sinks.places import Holding, Place, real_place
 from statebed.sinks.row_shape import RowShape, shaped_rows
 
 EPOCH = "{epoch}"
-MODES = ("append", "overwrite")
+OVERWRITE = "overwrite"
+MODES = ("append", OVERWRITE)
 _OF_FILES = frozenset({"avro", "csv", "json", "orc", "text", "xml"})
 
 
@@ -64,6 +65,9 @@ class FormatSink(BaseSink):
         super().__init__(sink_id)
         self.kind = f"format {target.format}"
         self._target = target
+        if target.path is not None:
+            overwrites = target.mode == OVERWRITE
+            self.place = Place(target.path, Holding.OVERWRITTEN_FILES if overwrites else Holding.FILES)
         self._shape = shape
         self._to_frame = to_frame
 

@@ -333,6 +333,49 @@ def test_an_existing_table_that_cannot_take_the_rows_is_refused_with_every_reaso
     assert sql.rows() == []
 
 
+@pytest.mark.parametrize("collation", ["NOCASE", "RTRIM"])
+def test_a_key_column_that_treats_different_keys_as_equal_is_refused(sql: Any, collation: str) -> None:
+    if sql.name == "postgres":
+        sql.run(f"create collation {collation} (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    sql.run(f"create table results (k text collate {collation}, n bigint)")
+    with pytest.raises(InputError, match=f"(?i)its key column k has the collation {collation}, which treats different"):
+        sql.sink(CHANGES, key=["k"]).check(last_number=0)
+    sql.sink(CHANGES, key=["n"]).check(last_number=0)
+    added = sql.sink(APPEND)
+    added.open(1)
+    added.publish(publication(1, 2, rows(("Ann", 1), ("ann", 2))))
+    assert sql.rows() == [("Ann", 1), ("ann", 2)]
+
+
+@pytest.mark.parametrize("key", [["k", "n"], ["n"], []])
+@pytest.mark.parametrize("table", ["results", 'My "Table"; drop'])
+def test_the_index_follows_the_declared_key(sql: Any, key: list[str], table: str) -> None:
+    first = sql.sink(APPEND, key=["k"], table=table)
+    first.open(1)
+    whole = publication(1, 2, rows(("a", 1), ("a", 2)))
+    with pytest.raises(SinkError, match="declare a key that identifies every row"):
+        first.publish(whole)
+    for run in (3, 4):
+        sink = sql.sink(APPEND, key=key, table=table)
+        sink.open(run)
+    sink.publish(publication(4, 2, rows(("a", 1), ("a", 2))))
+    name = TableName(table).sql
+    assert sql.rows(f"select * from {name}") == [("a", 1), ("a", 2)]  # noqa: S608 - our name
+    if key:
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            sql.run(f"insert into {name} values ('a', 1)")  # noqa: S608 - our name
+
+
+def test_a_key_that_the_rows_of_the_table_contradict_leaves_the_index(sql: Any) -> None:
+    first = sql.sink(APPEND, key=["k"])
+    first.open(1)
+    first.publish(publication(1, 2, rows(("a", 1), ("b", 1))))
+    with pytest.raises(SinkError, match=r"(?i)unique"):
+        sql.sink(APPEND, key=["n"]).open(3)
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        sql.run("insert into results values ('a', 5)")
+
+
 def test_names_with_any_characters_are_names(sql: Any) -> None:
     name, column = 'My "Table"; drop', 'a "b" ?%s$1'
     output = Output(pa.schema([(column, pa.string()), ("select", pa.int64())]), Changes.CHANGELOG)

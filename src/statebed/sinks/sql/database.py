@@ -43,6 +43,8 @@ class ExistingColumn:
     """The database's short name of the type, without length or precision."""
     must_be_given: bool
     """Whether the column is not null and has no default."""
+    numbers_nulls: bool = False
+    """Whether the database replaces a null by a number of its own."""
 
 
 class Transaction(Protocol):
@@ -51,14 +53,22 @@ class Transaction(Protocol):
     def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows, if any. `values` are bound to the placeholders made by `parameter`."""
 
-    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
-        """Append rows to a table, whose name is given in SQL; `columns` are in the order of the rows' columns."""
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch, key: Sequence[str] = ()) -> None:
+        """Append rows to a table, whose name is given in SQL; `columns` are in the order of the rows' columns. Values
+        in the columns of `key` stay distinct, also where the database lacks a value.
+        """
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
         """Return the columns of a table by name, or None if the table does not exist."""
 
+    def folding(self, table: TableName, column: str) -> str | None:
+        """Return the property of an existing column that makes different texts equal, or None."""
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         """Create a unique index on the key of a new table; nulls count as equal if the database supports that."""
+
+    def replace_unique_index(self, table: TableName, key: Sequence[str]) -> None:
+        """Replace the index that `make_unique_index` created if its key differs; without a key, drop it."""
 
 
 class Database(Protocol):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _SECRETS = ("password", "sslpassword")
 _CONNECT_SECONDS = 30
 _NAME_BYTES = 63
+_INDEX_COMMENT = "statebed: key of the table"
 _LOCK_NUMBER = int.from_bytes(b"statebed", "big")
 _NULLS_NOT_DISTINCT_SINCE = 150_000
 _TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb"})
@@ -179,7 +180,7 @@ class PostgresTransaction:
         cursor = self._connection.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch, key: Sequence[str] = ()) -> None:  # noqa: ARG002 - every value is distinct
         data = csv_of([one_chunk(column) for column in rows.columns])
         statement = f"copy {table} ({listed(columns)}) from stdin (format csv)"
         with self._connection.cursor().copy(statement.encode()) as copy:
@@ -199,10 +200,46 @@ class PostgresTransaction:
         )
         return {row[0]: ExistingColumn(*row) for row in rows} or None
 
+    def folding(self, table: TableName, column: str) -> str | None:
+        rows = self.run(
+            """
+            select case when base.typname = 'citext' then 'the type citext'
+                        when not c.collisdeterministic then 'the collation ' || c.collname end
+            from pg_attribute a
+            join pg_type t on t.oid = a.atttypid
+            join pg_type base on base.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
+            left join pg_collation c on c.oid = a.attcollation
+            where a.attrelid = to_regclass($1) and a.attname = $2::text
+            """,
+            table.sql,
+            column,
+        )
+        return next((folding for (folding,) in rows), None)
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         version = int(self.run("show server_version_num")[0][0])
         nulls = " nulls not distinct" if version >= _NULLS_NOT_DISTINCT_SINCE else ""
         self.run(f"create unique index on {table.sql} ({listed(key)}){nulls}")
+        newest = "select max(indexrelid)::regclass::text from pg_index where indrelid = to_regclass($1)"
+        self.run(f"comment on index {self.run(newest, table.sql)[0][0]} is '{_INDEX_COMMENT}'")
+
+    def replace_unique_index(self, table: TableName, key: Sequence[str]) -> None:
+        own = self.run(
+            """
+            select i.indexrelid::regclass::text,
+                   array(select a.attname::text from pg_attribute a
+                         where a.attrelid = i.indrelid and a.attnum = any(i.indkey::int2[]))
+            from pg_index i
+            where i.indrelid = to_regclass($1) and obj_description(i.indexrelid, 'pg_class') = $2
+            """,
+            table.sql,
+            _INDEX_COMMENT,
+        )
+        for index, old in own:
+            if set(old) != set(key):
+                self.run(f"drop index {index}")
+                if key:
+                    self.make_unique_index(table, key)
 
 
 def _driver() -> Any:

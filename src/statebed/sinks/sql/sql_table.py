@@ -248,6 +248,7 @@ class SqlTableSink(BaseSink):
             )
         if not table.is_updated:
             for batch in self._batches(publication, table.columns):
+                self._check_nulls(batch, existing, publication)
                 transaction.load(table.name.sql, table.columns, batch)
             return
         keyed = SqlKeyedTable(
@@ -260,7 +261,8 @@ class SqlTableSink(BaseSink):
         transaction.run(keyed.stage())
         columns = (*table.columns, WEIGHT)
         for batch in self._batches(publication, columns):
-            transaction.load(STAGED, columns, batch)
+            self._check_nulls(batch, existing, publication)
+            transaction.load(STAGED, columns, batch, table.key)
         transaction.run(keyed.net())
         if table.one_row:
             self._check_key(transaction.run(keyed.several()), publication)
@@ -286,6 +288,20 @@ class SqlTableSink(BaseSink):
             ]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
+    def _check_nulls(
+        self, batch: pa.RecordBatch, existing: Mapping[str, ExistingColumn], publication: Publication
+    ) -> None:
+        """Raise SinkError for a null in a column where the database would invent a number."""
+        for name in self._table.columns:
+            if existing[name].numbers_nulls and batch.column(name).null_count:
+                raise SinkError(
+                    f"epoch {publication.epoch} has a null in the column {name}, which is the INTEGER PRIMARY KEY of "
+                    f"the table: {self._database.product} would replace it by a number of its own",
+                    where=self._where,
+                    fix=f"rebuild the table, with its rows, so that {name} is INTEGER with a unique index and no "
+                    "primary key; then start the job again: the epoch is committed and is published first",
+                )
+
     def _check_key(self, repeated: Sequence[tuple[object, ...]], publication: Publication) -> None:
         for *key, rows in repeated:
             named = dict(zip(self._table.key, key, strict=True))
@@ -305,6 +321,7 @@ class SqlTableSink(BaseSink):
             "owner text not null, run bigint not null, epoch bigint not null)"
         )
         if self._existing(transaction) is not None:
+            transaction.replace_unique_index(table.name, table.key)
             return False
         typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
         transaction.run(f"create table {table.name.sql} ({typed})")
@@ -326,6 +343,12 @@ class SqlTableSink(BaseSink):
         ]
         misfits = [self._database.misfit(fields[name], columns[name]) for name in fields if name in columns]
         problems += [problem for problem in misfits if problem]
+        foldings = {name: transaction.folding(self._table.name, name) for name in self._table.key if name in columns}
+        problems += [
+            f"its key column {name} has {folding}, which treats different keys as equal"
+            for name, folding in foldings.items()
+            if folding
+        ]
         if problems:
             raise InputError(
                 f"the table cannot hold the rows: {'; '.join(problems)}",

@@ -3,7 +3,7 @@
 | Arrow | new column | stored as |
 |---|---|---|
 | integers, boolean | INTEGER | |
-| float, double | REAL | NaN becomes NULL: SQLite has no NaN |
+| float, double | REAL | NaN becomes NULL, in a key column the text `NaN`: SQLite has no NaN |
 | text, decimal | TEXT | decimals exactly, as text |
 | timestamp, date, time | TEXT | `2026-01-31 12:00:00.000000Z`, which SQLite's own functions read |
 | duration | INTEGER | microseconds |
@@ -12,6 +12,7 @@
 """
 
 import contextlib
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from statebed.errors import SinkError, UnsupportedTypeError
 from statebed.format.json_values import json_texts
 from statebed.sinks.places import real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
+
+_LOCKED = "if the database stays locked, another process is writing to it"
 
 
 class SQLite:
@@ -74,11 +77,7 @@ class SQLite:
                     raise
                 connection.commit()
         except sqlite3.Error as error:
-            raise SinkError(
-                f"SQLite reported an error: {error}",
-                where=self.place,
-                fix="if the database stays locked, another process is writing to it",
-            ) from error
+            raise SinkError(f"SQLite reported an error: {error}", where=self.place, fix=_fix(error)) from error
 
     def type_of(self, field: pa.Field) -> str:
         kind = field.type
@@ -126,22 +125,102 @@ class SQLiteTransaction:
     def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
-    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch, key: Sequence[str] = ()) -> None:
         marks = ", ".join("?" * len(columns))
-        values = zip(*(_values(one_chunk(column)) for column in rows.columns), strict=True)
+        arrays = zip(columns, map(one_chunk, rows.columns), strict=True)
+        values = [_key_values(array) if name in key else _values(array) for name, array in arrays]
         statement = f"insert into {table} ({listed(columns)}) values ({marks})"
-        self._connection.executemany(statement, values)
+        self._connection.executemany(statement, zip(*values, strict=True))
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
         rows = self._connection.execute(f"pragma main.table_info({quoted(table.table)})").fetchall()
+        row_id = self._row_id(table)
         columns = {
-            name: ExistingColumn(name, kind, _affinity(kind), bool(not_null) and default is None and not key)
+            name: ExistingColumn(
+                name,
+                kind,
+                _affinity(kind),
+                must_be_given=bool(not_null) and default is None and not key,
+                numbers_nulls=name == row_id,
+            )
             for _, name, kind, not_null, default, key in rows
         }
         return columns or None
 
+    def _row_id(self, table: TableName) -> str | None:
+        """Return the INTEGER PRIMARY KEY of a table, which is its row number, or None. It has no index of its own."""
+        keys = self.run("select name, type from pragma_table_info(?1, 'main') where pk > 0", table.table)
+        indexed = self.run("select 1 from pragma_index_list(?1, 'main') where origin = 'pk'", table.table)
+        return None if len(keys) != 1 or indexed or keys[0][1].upper() != "INTEGER" else str(keys[0][0])
+
+    def folding(self, table: TableName, column: str) -> str | None:
+        """Compare texts as the column does: UNION takes the collation of its first column."""
+        for collation, other in (("NOCASE", "'A'"), ("RTRIM", "'a '")):
+            texts = f"select {quoted(column)} from {table.sql} where false union select 'a' union select {other}"
+            if self.run(f"select count(*) from ({texts})") == [(1,)]:
+                return f"the collation {collation}"
+        return None
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
-        self.run(f"create unique index main.{quoted(f'{table.table}_by_key')} on {quoted(table.table)} ({listed(key)})")
+        self.run(f"create unique index main.{_index_on(table, key)}")
+
+    def replace_unique_index(self, table: TableName, key: Sequence[str]) -> None:
+        index = _index_name(table)
+        old = [row[0] for row in self.run("select name from pragma_index_info(?1, 'main') order by seqno", index)]
+        is_own = self.run(
+            "select 1 from main.sqlite_master where type = 'index' and sql = ?1 collate nocase",
+            f"create unique index {_index_on(table, old)}",
+        )
+        if is_own and set(old) != set(key):
+            self.run(f"drop index main.{quoted(index)}")
+            if key:
+                self.make_unique_index(table, key)
+
+
+def _index_name(table: TableName) -> str:
+    return f"{table.table}_by_key"
+
+
+def _index_on(table: TableName, key: Sequence[str]) -> str:
+    """Return the definition of the sink's index, which distinguishes it from an index of the same name."""
+    return f"{quoted(_index_name(table))} on {quoted(table.table)} ({listed(key)})"
+
+
+_FIXES = {
+    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_LOCKED": _LOCKED,
+    "SQLITE_CANTOPEN": "path= must name a file, in a folder that exists and that this user can write to",
+    "SQLITE_NOTADB": "path= names a file that is no SQLite database: choose another path",
+    "SQLITE_CORRUPT": "the database is damaged: restore it from a backup, or choose another path",
+    "SQLITE_READONLY": "let this user write to the file and to its folder",
+    "SQLITE_PERM": "let this user write to the file and to its folder",
+    "SQLITE_FULL": "free space on the disk, then start the job again",
+    "SQLITE_IOERR": "check the disk or file system, then start the job again",
+    "SQLITE_CONSTRAINT": "a constraint of the table refuses the rows: let unique indexes have the columns of key= "
+    "and no COLLATE, and remove other constraints; or write to a new table",
+}
+"""Fix of an error, by the name of its primary code."""
+_TEXT_FIXES = (
+    ("reserved for internal use", "choose a table name that does not start with sqlite_"),
+    ("is a view", "choose the name of a table, or a new name, and let statebed create the table"),
+    ("no such collation", "write to a table whose columns have no COLLATE of a program's own"),
+    ("already", "choose another table name: SQLite has one set of names for tables, views and indexes"),
+)
+"""Fix of an error without a code of its own, by a part of its text."""
+
+
+def _fix(error: sqlite3.Error) -> str:
+    primary = "_".join(str(getattr(error, "sqlite_errorname", "")).split("_")[:2])
+    by_text = (fix for part, fix in _TEXT_FIXES if part in str(error))
+    return _FIXES.get(primary) or next(by_text, "see SQLite's message")
+
+
+def _key_values(array: pa.Array) -> list[Any]:
+    """Return the values of a key column; NaN is a text, because SQLite would store NULL, which is another key."""
+    values = _values(array)
+    if pa.types.is_floating(array.type):
+        return ["NaN" if value is not None and math.isnan(value) else value for value in values]
+    return values
 
 
 def _values(array: pa.Array) -> list[Any]:

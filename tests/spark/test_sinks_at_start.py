@@ -170,3 +170,19 @@ def test_a_table_of_updating_results_is_written_anew_from_finished_state(rides: 
     rides.add_files(1)
     finish(job(), options=FEW, sinks={"totals": sb.SinkStart.REBUILD})
     assert [row[1] for row in rows()] != [row[1] for row in before]
+
+
+def test_swapped_paths_of_sinks_without_names_are_refused(rides: Any) -> None:
+    def job(minutes: str, hours: str) -> sb.Job:
+        job = sb.Job("rides", state=rides.state, parallelism=2, spark=rides.spark)
+        stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+        for name, window, path in (("by_minute", "1 minute", minutes), ("by_hour", "1 hour", hours)):
+            results = stream.group_by("driver", sb.tumbling(window), name=name).agg(trips=sb.count())
+            results.write("parquet", path=str(rides.folder / path))
+        return job
+
+    rides.add_files(4)
+    finish(job("minutes", "hours"))
+    with pytest.raises(SinkStartError, match="which has the rows of operator by_"):
+        job("hours", "minutes").start(available_now=True)
+    finish(job("minutes", "hours"))

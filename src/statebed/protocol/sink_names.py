@@ -2,7 +2,8 @@
 
 A derived name comes from the operator that produces the rows, never from a position in the program. Programs change
 nevertheless (a second sink is added, two lines are swapped), and old jobs have names that were derived from positions
-(`rows_2`). The target therefore decides where possible: a sink that writes where a known sink wrote is that sink.
+(`rows_2`). The target therefore decides where possible: a sink that writes where a known sink wrote is that sink. It is
+refused if it gets the rows of another operator.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from statebed.errors import SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import MAX_NAME_LENGTH
 
@@ -45,9 +47,15 @@ def derived_name(operators: Sequence[str], label: str = "", *, distinguished_by:
 
 
 def settled_names(
-    derived: Sequence[DerivedSink], *, chosen: Collection[str], known: Sequence[pb.SinkHistory]
+    derived: Sequence[DerivedSink],
+    *,
+    chosen: Collection[str],
+    known: Sequence[pb.SinkHistory],
+    operators: Collection[str] = (),
 ) -> dict[str, str]:
     """Map each derived name to the sink's name in the log; `chosen` are the names chosen by the user.
+
+    `operators` are those of the job. Raise SinkStartError if the target of a sink was written by another one of them.
 
     A sink is matched with a known one by its target, else by the owner stored in the target, else by its name. A name
     that was derived from a position also matches if it is the only one of its operator.
@@ -64,6 +72,7 @@ def settled_names(
         for sink in derived:
             name = "" if sink.sink_id in names else search(sink)
             if name in free:
+                _check_operator(sink, free[name], operators)
                 names[sink.sink_id] = name
                 del free[name]
     taken = {*chosen, *names.values()}
@@ -73,6 +82,20 @@ def settled_names(
             names[name] = derived_name([name], distinguished_by=sink.target) if name in taken else name
             taken.add(names[name])
     return names
+
+
+def _check_operator(sink: DerivedSink, history: pb.SinkHistory, operators: Collection[str]) -> None:
+    """Raise SinkStartError if the known sink has the rows of another operator that the job still has."""
+    before, now = history.operator_id, sink.operator_id
+    if not now or before == now or before not in operators:
+        return
+    raise SinkStartError(
+        f"a sink of operator {now} writes to the target of sink {history.sink_id}, which has the rows of operator "
+        f"{before}",
+        where=sink.target,
+        fix="exchange the targets if they were mixed up, or give the sink a new one; to continue this target with the "
+        f"rows of {now}, name the sink: write(..., name={history.sink_id!r})",
+    )
 
 
 def _with_target(sink: DerivedSink, free: Mapping[str, pb.SinkHistory]) -> str:

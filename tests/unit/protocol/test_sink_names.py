@@ -1,5 +1,8 @@
 """Names of sinks that were given none: stable under edits, and the old ones are found again."""
 
+import pytest
+
+from statebed.errors import SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.sink_names import DerivedSink, derived_name, settled_names
 
@@ -62,3 +65,27 @@ def test_a_name_that_the_user_gave_to_another_sink_is_not_taken() -> None:
         [table("op_parquet", "/a")], chosen={"mine"}, known=[known("mine", kind="parquet", target="/a")]
     )
     assert found == {"op_parquet": "op_parquet"}
+
+
+def test_a_target_with_the_rows_of_another_operator_is_refused() -> None:
+    before = [
+        known("by_minute", operator="by_minute", kind="parquet", target="/minutes"),
+        known("by_hour", operator="by_hour", kind="parquet", target="/hours"),
+    ]
+    sinks = [
+        DerivedSink("by_minute", "by_minute", "parquet", "/hours", "by_hour"),
+        DerivedSink("by_hour", "by_hour", "parquet", "/minutes", "by_minute"),
+    ]
+    operators = {"by_minute", "by_hour"}
+    with pytest.raises(SinkStartError, match=r"operator by_minute writes to the target of sink by_hour") as caught:
+        settled_names(sinks, chosen=(), known=before, operators=operators)
+    assert "write(..., name='by_hour')" in caught.value.fix
+    for owner_only in ([known("by_minute", operator="by_minute"), known("by_hour", operator="by_hour")], before[:1]):
+        with pytest.raises(SinkStartError, match="has the rows of operator"):
+            settled_names(sinks, chosen=(), known=owner_only, operators=operators)
+
+
+def test_a_target_is_passed_on_by_an_operator_that_the_job_no_longer_has() -> None:
+    before = [known("old", operator="old", kind="parquet", target="/out")]
+    sink = DerivedSink("new", "new", "parquet", "/out")
+    assert settled_names([sink], chosen=(), known=before, operators={"new"}) == {"new": "old"}

@@ -498,7 +498,8 @@ class Job(SparkNames):
                     owner=owner if job == self._job_id else "",
                 )
             )
-        names = settled_names(derived, chosen=self._sinks.keys() - self._derived, known=run.known_sinks())
+        chosen = self._sinks.keys() - self._derived
+        names = settled_names(derived, chosen=chosen, known=run.known_sinks(), operators=self.graph.operators)
         for sink_id, name in names.items():
             sink = self._sinks[sink_id][0]
             if name != sink_id and isinstance(sink, BaseSink):

@@ -14,6 +14,7 @@ from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 from statebed.spark.analysed.types import arrow_type, same_type
+from statebed.spark.plan.source_frames import WATERMARK_KEY
 
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation
@@ -137,7 +138,12 @@ class _Source:
 
     def value(self, expression: Expr) -> str:
         """Return an input of the operator as text."""
-        return quoted(self.columns[expression.key]) if self.child.is_head else self.child.bound_text(expression)
+        if not self.child.is_head:
+            return self.child.bound_text(expression)
+        if expression.kind == "Literal":
+            writer = ExpressionText({}, {}, {}, self.stream.graph.functions, self.stream.job.spark)
+            return writer.bound(expression, self.stream.output.columns).text
+        return quoted(self.columns[expression.key])
 
     def keys(self, groups: _Groups) -> tuple[list[str], dict[tuple[object, ...], str], dict[int, WindowColumns]]:
         """Return the keys as text, their columns, and the columns of windows among them."""
@@ -175,12 +181,22 @@ def _operator(
         # Results of one window have one event time, and no others have it: they close together.
         tile = WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
         return stream.group_by(*keys, tile.window(None), name=query.operator_name("window")).agg(**aggregates)
+    if mode in {"append", "update"} and query.options.follows_spark and child.is_head and _has_time(groups.keys):
+        raise UntranslatableError(
+            "it groups by the event time without a window, or by a window in rollup, cube or grouping sets",
+            "group by window(ts, '1 second') and plain columns; or use outputMode('complete')",
+        )
     if mode == "append":
         raise UntranslatableError(
             "it groups by no window over the event time, so its results are never final",
             "use outputMode('update') or 'complete', or group by window(ts, '1 minute') after withWatermark",
         )
     return stream.key_by(*keys, name=query.operator_name("aggregate")).agg(**aggregates)
+
+
+def _has_time(keys: Sequence[Expr]) -> bool:
+    """Return whether Spark takes one of the keys for the event time, and drops late rows by it."""
+    return any(key.is_attribute and key.handle.metadata().contains(WATERMARK_KEY) for key in keys)
 
 
 def _check_types(stream: Any, calls: Sequence[tuple[str, Expr]], names: dict[tuple[object, ...], str]) -> None:
@@ -267,13 +283,16 @@ def distinct(query: "Translation", node: PlanNode) -> Relation:
 def deduplicate(query: "Translation", node: PlanNode) -> Relation:
     """Keep one row of each key, for ever, or until the watermark passes the event time if that is a key."""
     child = query.operand(node.child)
-    return _deduplicated(query, child, [key.id for key in node.expressions("keys")], None)
+    keys = [key.id for key in node.expressions("keys")]
+    if child.is_head and query.options.follows_spark and frozenset(keys) in query.untimed:
+        child = replace(child, time=None, times=frozenset(), pending={})
+    return _deduplicated(query, child, keys, None)
 
 
 def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relation:
     """Keep one row of each key until the watermark passes its event time plus the delay."""
     child = query.operand(node.child)
-    delays = [field["metadata"].get("spark.watermarkDelayMs") for field in node.child.schema_json["fields"]]
+    delays = [field["metadata"].get(WATERMARK_KEY) for field in node.child.schema_json["fields"]]
     known = [int(delay) for delay in delays if delay is not None]
     if not known:
         raise UntranslatableError("the rows have no watermark", "call withWatermark('ts', '10 minutes') before it")
@@ -281,21 +300,32 @@ def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relati
 
 
 def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], span_us: int | None) -> Relation:
-    if span_us is None and set(keys) & child.times:
+    time = _time_of_rows(child)
+    if span_us is None and (set(keys) & child.times or time in keys):
         span_us = 1
-    is_timed = child.is_head and child.time is not None and child.time in child.names
-    relation = query.materialised(child)
+    relation = query.materialised(child, window=time if time in child.pending else None)
     names = []
     for key in keys:
         window = relation.windows.get(key)
         names += [relation.columns[key]] if window is None else [window.start, window.end]
     ttl = None if span_us is None else f"{span_us} microseconds"
     stream, on = relation.behind, None
-    if is_timed and query.options.follows_spark and child.time is not None:
+    if time is not None and query.options.follows_spark:
         # As in Spark, rows without an event time are never late and never expire.
         on = fresh_name("known_time", stream.columns)
-        event_time = quoted(relation.columns[child.time])
+        event_time = quoted(relation.columns[time]) + (".end" if time in child.pending else "")
         stream = query.extended(stream, {on: f"coalesce({event_time}, timestamp_micros({NEVER_US}L))"})
     keyed = stream.key_by(*map(quoted, names), name=query.operator_name("deduplicate"))
     deduplicated = keyed.deduplicate(keep="first", ttl=ttl, on=on)
     return replace(relation, stream=deduplicated, times=relation.times if on is None else frozenset())
+
+
+def _time_of_rows(child: Relation) -> int | None:
+    """Return the attribute that tells Spark which rows of the head are late: the event time, or else a window over it,
+    whose end counts.
+    """
+    if not child.is_head:
+        return None
+    if child.time in child.names:
+        return child.time
+    return next((number for number in child.names if number in child.pending), None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from statebed.queries.catalyst import outputs
-from statebed.queries.pushed_filters import watermark_key
+from statebed.queries.optimised import watermark_key
 from statebed.queries.refusals import refusal
 from statebed.queries.relation import BroadcastRows, Relation, distinct_names, fresh_name, renamed_ids
 from statebed.queries.row_numbers import first_rows

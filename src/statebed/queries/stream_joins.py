@@ -132,6 +132,12 @@ class _Join:
 
     def result(self) -> Relation:
         query, equal = self.query, self.conditions.equal
+        for side in (key for pair in equal for key in pair):
+            if "collate" in str(side.type_json):
+                raise UntranslatableError(
+                    f"{side.sql} is compared by a collation; operators compare texts by their bytes",
+                    "join by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+                )
         names = [f"join_key_{place}" for place in range(len(equal))]
         window = self._pending_window(names)
         left = self._side(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window, ())
@@ -141,6 +147,8 @@ class _Join:
         columns, windows = {**left.columns, **right.columns}, {**left.windows, **right.windows}
         self._check_one_sided()
         within = None if self.as_of is not None else self._within(left, right)
+        if within is None and self.as_of is None:
+            self._check_mode(left, right)
         remaining = list(self.conditions.rest)
         if within is None:
             remaining += self.conditions.bounds
@@ -182,6 +190,18 @@ class _Join:
         if not timed or (lower is None and upper is None and self.how != "inner"):
             return None
         return Interval(-MAX_BOUND_US if lower is None else lower, MAX_BOUND_US if upper is None else upper)
+
+    def _check_mode(self, left: Relation, right: Relation) -> None:
+        """Raise UntranslatableError for an inner join of plain rows whose results an output mode cannot tell: an
+        updating join emits equal rows once, with their number.
+        """
+        is_append = all(side.behind.output.changes is Changes.APPEND for side in (left, right))
+        if self.query.options.mode is not None and self.how == "inner" and is_append:
+            raise UntranslatableError(
+                "the streams have no event times on both sides, so that all their rows are kept for ever",
+                "call withWatermark on both streams before the join, or use job.from_dataframe(df) without a mode, "
+                "whose results have a weight",
+            )
 
     @property
     def _waits_like_spark(self) -> bool:

@@ -16,7 +16,7 @@ from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
-from statebed.queries.pushed_filters import pushed_filters
+from statebed.queries.optimised import optimised_plan, pushed_filters, untimed_deduplications
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
 from statebed.queries.relation import Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
@@ -68,7 +68,10 @@ class Translation:
         """Remarks of `explain` on steps that did not become operators."""
         self.ctes: dict[int, PlanNode] = {}
         self.tail_steps: tuple[PlanNode, ...] = ()
-        self.pushed = pushed_filters(self.catalyst, self.plan)
+        optimised = optimised_plan(self.catalyst, self.plan)
+        self.pushed = pushed_filters(self.plan, optimised)
+        self.untimed = untimed_deduplications(optimised)
+        """Keys of deduplications that drop no late row."""
         self.depth = 0
         """Number of stateful steps above the node that is visited."""
         self.clock = spark_clock(self.catalyst, self.plan) if options.follows_spark else None
@@ -252,11 +255,12 @@ class Translation:
         extra: Mapping[str, Expr] | None = None,
         *,
         avoid: Sequence[str] = (),
-        window: str | None = None,
+        window: str | int | None = None,
     ) -> Relation:
         """Return a stream with a column for each attribute, and for each extra expression.
 
-        A window takes two columns; an extra one that is a window becomes `name` and `name_end`.
+        A window takes two columns; an extra one that is a window becomes `name` and `name_end`. `window` is the extra
+        column or the attribute whose end is the event time of the rows.
         """
         relation.check_ready("this step")
         if relation.is_head and window is None and relation.time not in relation.names:
@@ -280,7 +284,7 @@ class Translation:
         if relation.is_head:
             wanted: list[tuple[int | Expr, str]] = list(columns.items())
             wanted += [(expression, name) for name, expression in (extra or {}).items()]
-            stream, _ = self.opened(relation, wanted, window=window)
+            stream, _ = self.opened(relation, wanted, window=columns[window] if isinstance(window, int) else window)
             stream = stream.select(*(quoted(name) for _, name in wanted))
         else:
             for name, expression in (extra or {}).items():

@@ -507,6 +507,23 @@ WATERMARKS_AND_WINDOWS = [
         lambda t: t.marked().select("k", F.window("ts", "20 seconds").alias("w")).dropDuplicates(["k", "w"]),
     ),
     Case(
+        "window_beside_the_key_of_deduplication",
+        lambda t: t.marked().select("k", "v", F.window("ts", "20 seconds").alias("w")).dropDuplicates(["k", "v"]),
+    ),
+    Case(
+        "deduplicate_without_the_time_in_the_result",
+        lambda t: t.marked().dropDuplicates(["k", "v"]).select("k", "v"),
+    ),
+    Case(
+        "aggregates_of_constants",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "1 minute"), "k")
+            .agg(F.sum(F.lit(1)), F.max(F.lit("x")), F.avg(F.lit(2)), F.expr("sum(1) filter (where v > 3)"))
+        ),
+    ),
+    Case("aggregates_of_constants_by_key", lambda t: t.read().groupBy("k").agg(F.sum(F.lit(1)), F.min("v")), "update"),
+    Case(
         "window_as_a_value_and_key",
         lambda t: (
             t.marked()

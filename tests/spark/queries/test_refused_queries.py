@@ -179,6 +179,41 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "rollup, cube and grouping sets after an operator",
         "before the first stateful step",
     ),
+    "grouped_by_event_time": (
+        lambda t: t.marked().groupBy("ts").count(),
+        "update",
+        "it groups by the event time without a window",
+        "window(ts, '1 second')",
+    ),
+    "grouped_by_renamed_event_time": (
+        lambda t: t.marked().withColumnRenamed("ts", "at").groupBy("at", "k").count(),
+        "append",
+        "it groups by the event time without a window",
+        "window(ts, '1 second')",
+    ),
+    "window_in_cube": (
+        lambda t: t.marked().cube(F.window("ts", "5 seconds"), "k").count(),
+        "update",
+        "by a window in rollup, cube or grouping sets",
+        "outputMode('complete')",
+    ),
+    "join_of_untimed_rows": (
+        lambda t: t.read().select("k").join(t.read("b").selectExpr("k as k2"), F.expr("k = k2")),
+        "append",
+        "the streams have no event times on both sides",
+        "withWatermark on both streams",
+    ),
+    "join_by_collated_keys": (
+        lambda t: t.marked()
+        .selectExpr("collate(k, 'UTF8_LCASE') as k", "ts")
+        .join(
+            t.marked("b").selectExpr("collate(k, 'UTF8_LCASE') as k2", "ts as t2"),
+            F.expr("k = k2 and t2 between ts and ts + interval 5 seconds"),
+        ),
+        "append",
+        "is compared by a collation",
+        "lower(key) collate utf8_binary",
+    ),
     "sliding_window_without_aggregation": (
         lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),
         None,

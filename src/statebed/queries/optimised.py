@@ -1,16 +1,18 @@
-"""Filters that Spark's optimiser moves below a watermark.
+"""What Spark's optimiser changes about event times.
 
-Rows that they remove do not advance the watermark in Spark, so the head must have them there, too. Some are not in the
-query at all: a join implies that its keys are not null.
+It moves filters below a watermark. Rows that they remove do not advance the watermark in Spark, so the head must have
+them there, too. Some are not in the query at all: a join implies that its keys are not null. And it removes an event
+time that no step needs after a deduplication, which then drops no late row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from py4j.protocol import Py4JError
 
 from statebed.queries.catalyst import Catalyst
 from statebed.queries.conditions import conjuncts
 from statebed.spark.analysed.plan_tree import Expr, PlanNode, plan_of
+from statebed.spark.plan.source_frames import WATERMARK_KEY
 
 WatermarkKey = tuple[str, int]
 """Id of a watermark node, and of its event-time attribute."""
@@ -21,16 +23,36 @@ def watermark_key(node: PlanNode) -> WatermarkKey:
     return str(node.fields["nodeId"]), node.expression("eventTime").id
 
 
-def pushed_filters(catalyst: Catalyst, plan: PlanNode) -> Mapping[WatermarkKey, list[Expr]]:
+def optimised_plan(catalyst: Catalyst, plan: PlanNode) -> PlanNode | None:
+    """Return the plan as Spark's optimiser leaves it; None if it has no watermark, or cannot be optimised."""
+    if not any(node.kind == "EventTimeWatermark" for node in plan.walk()):
+        return None
+    try:
+        return plan_of(catalyst.optimised(plan.handle))
+    except Py4JError:
+        return None
+
+
+def untimed_deduplications(optimised: PlanNode | None) -> Collection[frozenset[int]]:
+    """Return the keys of deduplications whose rows the optimiser leaves without an event time, as no later step uses
+    it. Spark then drops no late row.
+    """
+    if optimised is None:
+        return ()
+    return {
+        frozenset(key.id for key in node.expressions("keys"))
+        for node in optimised.walk()
+        if node.kind == "Deduplicate"
+        and not any(WATERMARK_KEY in field["metadata"] for field in node.child.schema_json["fields"])
+    }
+
+
+def pushed_filters(plan: PlanNode, optimised: PlanNode | None) -> Mapping[WatermarkKey, list[Expr]]:
     """Return the conditions that the optimiser puts below each watermark and that the query does not have there.
 
     Branches of a plan may read one stream under the same ids. A condition counts only if it is pushed into all.
     """
-    if not any(node.kind == "EventTimeWatermark" for node in plan.walk()):
-        return {}
-    try:
-        optimised = plan_of(catalyst.optimised(plan.handle))
-    except Py4JError:
+    if optimised is None:
         return {}
     by_watermark: dict[WatermarkKey, list[dict[object, Expr]]] = {}
     for node in optimised.walk():

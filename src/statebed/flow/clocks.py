@@ -24,6 +24,9 @@ from statebed.operators.operator import Clock
 Marks = Mapping[str, int | None]
 """Watermarks of operators by name."""
 
+_EARLIEST_US = -(1 << 62)
+"""Earliest watermark: below it, times before the watermark would not fit into 64 bits."""
+
 
 @dataclass(frozen=True)
 class SourceClock:
@@ -37,6 +40,8 @@ class SourceClock:
     def next(self, delay_us: int) -> "SourceClock":
         """Return the clock of the following epoch, before its rows are seen."""
         reached = None if self.max_event_time_us is None else self.max_event_time_us - delay_us
+        if reached is not None and reached < _EARLIEST_US:
+            reached = None  # nothing is late yet, and nothing closes
         return replace(self, watermark_us=greatest([self.watermark_us, reached]))
 
     def with_watermark(self, watermark_us: int) -> "SourceClock":

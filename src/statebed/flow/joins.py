@@ -102,9 +102,20 @@ class JoinTerms:
     ttl_clock: str
 
 
+def check_stream(other: object, *, where: str) -> None:
+    """Raise InputError unless this is a stream."""
+    if not hasattr(other, "graph") or not hasattr(other, "edge"):
+        raise InputError(
+            f"the other side must be a stream, got {type(other).__name__}",
+            where=where,
+            fix="pass a stream of the same flow or job; job.source(df) makes one of a DataFrame",
+        )
+
+
 def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S:
     """Return the stream of a join's results."""
     where = step_label("join", name)
+    check_stream(right, where=where)
     if left.graph is not right.graph:
         raise InputError("the streams belong to different flows", where=where, fix="make both from one Flow")
     if terms.within or terms.window or terms.as_of:

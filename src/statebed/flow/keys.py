@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ def keyed_columns(columns: pa.Schema, keys: Sequence[Expression]) -> pa.Schema:
 def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
     """Parse an order: 'price desc', 'price desc, ts', or several terms."""
     several = [by] if isinstance(by, str | OrderBy) else by
+    if not isinstance(several, Iterable) or not all(isinstance(term, str | OrderBy) for term in several):
+        raise InputError(f"an order is text such as 'price desc', got {by!r}", fix="write 'price desc, ts'")
     return order_by(*(term for order in several for term in (order.split(",") if isinstance(order, str) else [order])))
 
 

@@ -27,7 +27,7 @@ from statebed.flow.explosions import Generator, explode_step, generator_of
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.intervals import Within
-from statebed.flow.joins import AsOf, JoinTerms, On, joined
+from statebed.flow.joins import AsOf, JoinTerms, On, check_stream, joined
 from statebed.flow.keys import OrderTerms, keyed_columns, known, ordered_by, quoted
 from statebed.flow.spark_names import SparkNames, line_of
 from statebed.flow.steps import Expression, Feed, Select, Step, TimeColumn, Value, Where
@@ -46,6 +46,12 @@ from statebed.quantities import Duration, parse_duration
 def watermark_of(watermark: Any, *, where: str) -> tuple[str, Duration]:
     """Return the event-time column and the delay of the user's watermark=."""
     if isinstance(watermark, tuple | list) and len(watermark) == 2 and isinstance(watermark[0], str):  # noqa: PLR2004 - a pair
+        if parse_duration(watermark[1]) < 0:
+            raise InputError(
+                f"the delay of a watermark must not be negative, got {watermark[1]!r}",
+                where=where,
+                fix=f"write watermark=({watermark[0]!r}, '0 seconds') if rows come in order",
+            )
         return watermark[0], watermark[1]
     column = watermark if isinstance(watermark, str) else "ts"
     raise InputError(
@@ -258,6 +264,8 @@ class Stream(SparkNames):
         Columns must have the same names, order and types; one that may be null in any of the streams may be null here.
         """
         streams: list[Stream] = [self, *others]
+        for other in others:
+            check_stream(other, where="union")
         columns = united([stream.output.columns for stream in streams])
         changelog = any(stream.output.changes is Changes.CHANGELOG for stream in streams)
         changes = Changes.CHANGELOG if changelog else Changes.APPEND

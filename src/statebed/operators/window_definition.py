@@ -23,6 +23,10 @@ Times = npt.NDArray[np.int64]
 """Microseconds since 1970-01-01T00:00:00Z."""
 
 
+MOST_WINDOWS = 100_000
+"""Most windows that a row may be in."""
+
+
 class WindowShape(enum.Enum):
     """Shape of windows: how they follow each other."""
 
@@ -233,6 +237,7 @@ def sliding(size: Duration, slide: Duration, offset: Duration | None = None, *, 
             f"windows of {size!r} every {slide!r} leave gaps, so some rows would be in no window",
             fix="choose a slide that is not larger than the size, or filter such rows out with where(...)",
         )
+    _check_number(width, step, f"windows of {size!r} every {slide!r}", "slide")
     return Window(WindowShape.SLIDING, width, step, _offset(offset, step), on)
 
 
@@ -245,6 +250,7 @@ def cumulative(size: Duration, step: Duration, offset: Duration | None = None, *
     3600000000
     """
     width, grown = _positive("size", size), _positive("step", step)
+    _check_number(width, grown, f"windows that grow by {step!r} up to {size!r}", "step")
     return Window(WindowShape.CUMULATIVE, width, grown, _offset(offset, width), on)
 
 
@@ -257,6 +263,15 @@ def session(gap: Duration, *, on: str | None = None) -> SessionWindow:
     300000000
     """
     return SessionWindow(_positive("gap", gap), on)
+
+
+def _check_number(width: int, step: int, windows: str, what: str) -> None:
+    """Raise InputError if a row would be in too many windows: each of them has results of its own."""
+    if width > MOST_WINDOWS * step:
+        raise InputError(
+            f"with {windows}, each row is in {width // step:,} windows; the most is {MOST_WINDOWS:,}",
+            fix=f"choose a larger {what}, or a smaller size",
+        )
 
 
 def _positive(what: str, span: Duration) -> int:

@@ -129,6 +129,44 @@ def test_a_window_where_none_can_stand_is_sent_to_group_by(window: Any) -> None:
             getattr(rows().key_by("k"), name)
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: rows().key_by("k").top("3", "c"),  # type: ignore[arg-type]
+        lambda: rows().key_by("k").top(1.5, "c"),  # type: ignore[arg-type]
+        lambda: rows().key_by("k").top(3, None),  # type: ignore[arg-type]
+        lambda: rows().group_by("k", sb.tumbling("1 s")).top("3", "c"),  # type: ignore[arg-type]
+        lambda: sb.percentile("c", "0.5"),  # type: ignore[arg-type]
+        lambda: rows().join(None, on="k"),  # type: ignore[arg-type]
+        lambda: rows().union(None),  # type: ignore[arg-type]
+        lambda: sb.sliding("1 day", "1 millisecond"),
+        lambda: sb.cumulative("1 day", "100 us"),
+        lambda: Flow("shop").source("rows", ROWS, watermark=("ts", "-1 hour")),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once_with_what_to_write(mistake: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        mistake()
+    assert caught.value.fix
+
+
+def test_an_event_time_in_the_farthest_past_does_not_stop_a_job() -> None:
+    flow = Flow("shop")
+    source = flow.source("rows", "k string, ts timestamp", watermark=("ts", "10 seconds"))
+    source.key_by("k", name="totals").agg(n=sb.count(), ttl="30 days")
+    source.group_by("k", sb.session("1 minute"), name="visits").agg(n=sb.count())
+
+    def at(micros: int) -> pa.Table:
+        return pa.table({"k": ["a"], "ts": pa.array([micros]).cast(pa.timestamp("us", tz="UTC"))})
+
+    with testing.run(flow) as run:
+        run.feed("rows", at(-(1 << 63)))
+        run.feed("rows", at(10**15))
+        run.crash()
+        run.feed("rows", at(10**15 + 10**9))
+        assert run.changes("visits").num_rows == 1, "the session of the first row has closed"
+
+
 def test_every_hint_names_something_that_exists() -> None:
     """Covers the hints about Spark's names, and all texts of the package."""
     sources = [path.read_text(encoding="utf-8") for path in Path(sb.__file__).parent.rglob("*.py")]

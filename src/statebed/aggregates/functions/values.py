@@ -279,6 +279,6 @@ def approx_percentile(
 
 
 def _share(at: float) -> float:
-    if not 0.0 <= at <= 1.0:
-        raise InputError(f"`at` must be a share from 0 to 1, got {at}", fix="write 0.95 for the 95th percentile")
+    if not isinstance(at, int | float) or not 0.0 <= at <= 1.0:
+        raise InputError(f"`at` must be a share from 0 to 1, got {at!r}", fix="write 0.95 for the 95th percentile")
     return float(at)

@@ -206,8 +206,8 @@ class TopN(OperatorBase):
 
 def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
     """Raise InputError if the number of rows or the order is invalid."""
-    if n < 1:
-        raise InputError(f"`n` must be at least 1, got {n}", where=where, fix="use at least 1")
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"`n` must be a whole number of at least 1, got {n!r}", where=where, fix="write top(3, ...)")
     check_order(order, columns, where=where)
 
 

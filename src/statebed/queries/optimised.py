@@ -1,4 +1,4 @@
-"""What Spark's optimiser changes about event times.
+"""Changes of Spark's optimiser that concern event times.
 
 It moves filters below a watermark. Rows that they remove do not advance the watermark in Spark, so the head must have
 them there, too. Some are not in the query at all: a join implies that its keys are not null. And it removes an event

@@ -237,7 +237,7 @@ def test_a_key_is_forgotten_when_no_row_of_it_came_for_its_time_to_live() -> Non
 
 
 def test_definitions_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match="`n` must be at least 1, got 0"):
+    with pytest.raises(InputError, match="`n` must be a whole number of at least 1, got 0"):
         TopN("top", BIDS, 0, ORDER)
     with pytest.raises(InputError, match="two columns"):
         TopN("top", BIDS, 1, ORDER, number="price")

@@ -243,10 +243,16 @@ def _format_number(site: Site) -> Term:
 
 
 def _grouped(number: Decimal | float, digits: int) -> str | None:
-    """Write a number with commas and `digits` decimals, rounded half to even."""
+    """Write a number with commas and `digits` decimals, rounded half to even.
+
+    As in Java, a double that need not be rounded has the digits with which it is printed, followed by zeros.
+    """
     if digits < 0:
         return None
     value = Decimal(number)
+    if isinstance(number, float) and value.is_finite():
+        printed = Decimal(repr(number))
+        value = printed if -int(printed.as_tuple().exponent) <= digits else value
     if value.is_nan():
         return "NaN"
     if value.is_infinite():

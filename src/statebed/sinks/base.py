@@ -5,6 +5,7 @@ User-defined sinks need not derive from it; `statebed.checkpoint.Sink` lists wha
 
 import abc
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -92,6 +93,10 @@ class BaseSink(abc.ABC):
     @abc.abstractmethod
     def publish(self, publication: Publication) -> None:
         """Write the epoch; do nothing if the sink already has it."""
+
+    def skip(self, publication: Publication) -> None:
+        """Take note of an epoch of whose rows a function before the sink left none."""
+        self.publish(replace(publication, files=()))
 
     def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
         """Return the error to raise if a newer run has opened the sink."""

@@ -12,7 +12,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -66,7 +66,7 @@ class FileTableSink(BaseSink, abc.ABC):
 
     @abc.abstractmethod
     def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:
-        """Yield the files of an epoch. `first` is set if the table has no epoch yet."""
+        """Yield the files of an epoch. `first` is set if the table has no file yet."""
 
     @property
     def url(self) -> str:
@@ -135,8 +135,14 @@ class FileTableSink(BaseSink, abc.ABC):
 
     def publish(self, publication: Publication) -> None:
         """Copy the files, then make them visible with a single entry."""
-        if not publication.files:
-            return
+        if publication.files:
+            self._publish(publication)
+
+    def skip(self, publication: Publication) -> None:
+        """Add an entry without files, so that the table is known to be up to date."""
+        self._publish(replace(publication, files=()))
+
+    def _publish(self, publication: Publication) -> None:
         for _ in range(_APPEND_ATTEMPTS):
             state = self._checked()
             delivery = decide_delivery(state.position, run=publication.run, epoch=publication.epoch)
@@ -144,10 +150,8 @@ class FileTableSink(BaseSink, abc.ABC):
                 raise self.fenced(publication.run, state.run, where=self.url)
             if delivery is PublishStep.SKIP:
                 return
-            contents = self.contents(publication, first=not state.epoch)
+            contents = self.contents(publication, first=not state.pages and not state.tail)
             files = tuple(self._copy(publication.epoch, content, state.generation) for content in contents)
-            if not files:
-                return
             entry = self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
             if self._manifest.append(entry, to=state):
                 return

@@ -87,12 +87,18 @@ class TransformedSink(BaseSink):
             self._sink.publish(publication)
             return
         transformed = self._transformed(rows, publication)
+        if not transformed.num_rows:
+            self._sink.skip(publication)
+            return
         data = encode_outbox(transformed)
         path = f"transformed.{digest(data)}.parquet"
         store = MemoryStore()
         store.put(path, data)
         file = pb.OutboxFile(path=path, size=len(data), rows=transformed.num_rows, crc32c=crc32c(data))
-        self._sink.publish(replace(publication, files=(file,) if transformed.num_rows else (), store=store))
+        self._sink.publish(replace(publication, files=(file,), store=store))
+
+    def skip(self, publication: Publication) -> None:
+        self._sink.skip(publication)
 
     def _transformed(self, rows: pa.Table, publication: Publication) -> pa.Table:
         where = f"sink {self._sink_id}, epoch {publication.epoch}, {rows.num_rows} rows"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from command_line import Call
 from unit.sinks.publishing import JOB, commit, make_sink, open_run
 
 from statebed.checkpoint import Publisher
+from statebed.protocol.sink_history import AcceptedLoss
 from statebed.sinks.manifest import verify_table
 from statebed.sinks.manifest.table_state import TAIL_ENTRIES
 from statebed.storage import LocalStore
@@ -85,8 +87,53 @@ def test_p7_verify_misses_a_table_that_had_epochs(statebed: Call, template: Path
     moved = statebed("verify", str(template / "state"), JOB, "--no-sinks", "--table", str(template / "moved"))
     shutil.move(template / "moved", template / "table")
     assert told.code == 1
-    assert f"the table is missing; the job published epoch {EPOCHS}" in told.out
+    assert f"the table is missing; the job published epoch {EPOCHS + 1}" in told.out
     assert moved.code == 0
+
+
+def job_with_table(folder: Path, epochs: int) -> Iterator[int]:
+    run = open_run(LocalStore(folder / "state"))
+    publisher = Publisher(run, [make_sink("parquet", str(folder / "table"))])
+    publisher.open()
+    for _ in range(epochs):
+        commit(run)
+        publisher.publish_pending()
+        yield run.head.epoch
+
+
+def test_p7_verify_misses_the_only_epoch_of_a_table(statebed: Call, tmp_path: Path) -> None:
+    [epoch] = job_with_table(tmp_path, 1)
+    assert statebed("verify", str(tmp_path / "state"), JOB).code == 0
+    shutil.rmtree(tmp_path / "table")
+    told = statebed("verify", str(tmp_path / "state"), JOB)
+    assert told.code == 1
+    assert f"the table is missing; the job published epoch {epoch} to it" in told.out
+
+
+def test_p7_verify_misses_epochs_of_a_table_from_an_older_backup(statebed: Call, tmp_path: Path) -> None:
+    epochs = []
+    for epoch in job_with_table(tmp_path, 3):
+        epochs.append(epoch)
+        shutil.copytree(tmp_path / "table", tmp_path / f"backup{epoch}")
+    for backup in epochs[:2]:
+        shutil.rmtree(tmp_path / "table")
+        shutil.copytree(tmp_path / f"backup{backup}", tmp_path / "table")
+        told = statebed("verify", str(tmp_path / "state"), JOB)
+        assert told.code == 1
+        assert f"the table ends at epoch {backup}, but the job published epoch {epochs[2]} to it" in told.out
+    named = verify_table(str(tmp_path / "table"), published=epochs[2], accepted=AcceptedLoss(epochs[1], epochs[2]))
+    assert named.whole
+
+
+def test_p7_verify_does_not_miss_an_epoch_that_is_not_published_yet(statebed: Call, tmp_path: Path) -> None:
+    run = open_run(LocalStore(tmp_path / "state"))
+    publisher = Publisher(run, [make_sink("parquet", str(tmp_path / "table"))])
+    publisher.open()
+    for is_published in (True, False, False):
+        commit(run)
+        if is_published:
+            publisher.publish_pending()
+    assert statebed("verify", str(tmp_path / "state"), JOB).code == 0
 
 
 def test_p7_verify_names_damaged_pages_and_entries(table: Path) -> None:

@@ -54,7 +54,10 @@ def verify(
         result = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
     tables = [verify_table(path) for path in table or ()]
     if sinks:
-        tables += [verify_table(known.target, published=known.published) for known in result.sink_tables]
+        tables += [
+            verify_table(known.target, published=known.published, accepted=known.accepted)
+            for known in result.sink_tables
+        ]
     whole = result.whole and all(checked.whole for checked in tables)
     if json:
         shown = {**render_changes.as_json(result), "tables": render_changes.as_json(tables)}

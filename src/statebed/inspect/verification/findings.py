@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass
 
+from statebed.protocol.sink_history import AcceptedLoss
+
 
 class ObjectKind(enum.Enum):
     """Kind of an object in a job's folder."""
@@ -78,7 +80,9 @@ class SinkTable:
     sink_id: str
     target: str
     published: int
-    """Newest epoch known to be published to the sink when the head was committed; 0 if none."""
+    """Newest epoch with rows that was published to the sink; 0 if none."""
+    accepted: AcceptedLoss | None = None
+    """Epochs that the user gave up at a start."""
 
 
 @dataclass(frozen=True)

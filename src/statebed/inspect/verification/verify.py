@@ -5,7 +5,7 @@ missing. Records are checked first, then the metadata that they refer to, then e
 object is reported with all epochs and savepoints that need it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +45,7 @@ from statebed.inspect.verification.needs import (
     named_directly,
 )
 from statebed.protocol.records import data_epoch_of
+from statebed.protocol.sink_history import AcceptedLoss, histories_after, history_of
 
 _MISSING = "it is referenced but missing"
 _NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
@@ -151,7 +152,7 @@ class _Verifier:
             awaited=tuple(self._awaited),
             orphans=tuple(orphans),
             orphans_known=known and not partly,
-            sink_tables=_sink_tables(reading.head) if reading.head and not partly else (),
+            sink_tables=() if partly else tuple(_sink_tables(reading, listed)),
         )
 
     # ---- what there is to check --------------------------------------------------------------------------------
@@ -312,10 +313,20 @@ class _Verifier:
             yield from pool.map(look, needs)
 
 
-def _sink_tables(head: pb.CheckpointMetadata) -> tuple[SinkTable, ...]:
-    """Return the tables of the job's current sinks that another process can read."""
-    return tuple(
-        SinkTable(history.sink_id, history.target, int(history.published))
-        for history in head.sink_histories
-        if history.kind in _FILE_TABLES and not history.absent_since and not history.target.startswith(_IN_PROCESS)
-    )
+def _sink_tables(reading: LogReading, listed: Collection[str]) -> Iterator[SinkTable]:
+    """Yield the tables of the job's current sinks that another process can read."""
+    for history in histories_after(reading.head) if reading.head is not None else ():
+        if history.kind in _FILE_TABLES and not history.absent_since and not history.target.startswith(_IN_PROCESS):
+            loss = AcceptedLoss(held=int(history.accepted_from), until=int(history.accepted))
+            published = _published_output(history, reading, listed)
+            yield SinkTable(history.sink_id, history.target, published, loss if loss.until else None)
+
+
+def _published_output(history: pb.SinkHistory, reading: LogReading, listed: Collection[str]) -> int:
+    """Return the newest epoch of the lineage that has rows for the sink and was published to it; 0 if none."""
+    epoch = int(history.last_output)
+    while epoch > history.published and names.published(epoch, history.sink_id) not in listed:
+        record = reading.records.get(epoch)
+        before = None if record is None else history_of(record.sink_histories, history.sink_id)
+        epoch = 0 if before is None else int(before.last_output)
+    return epoch

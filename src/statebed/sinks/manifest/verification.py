@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from statebed.errors import BrokenLogError, FormatError, InputError, NewerFormatError
+from statebed.protocol.sink_history import AcceptedLoss
 from statebed.sinks.manifest.entries import PageReference, TableFile
 from statebed.sinks.manifest.manifest import Manifest
 from statebed.sinks.manifest.page_tree import PageTree
@@ -49,11 +50,12 @@ class TableVerification:
         return not self.findings
 
 
-def verify_table(path: str, *, published: int | None = None) -> TableVerification:
+def verify_table(path: str, *, published: int | None = None, accepted: AcceptedLoss | None = None) -> TableVerification:
     """Check every object of the table at `path`.
 
-    `published` is the newest epoch that the job published to the table, 0 for none. A missing table counts as damage if
-    epochs were published to it. Without `published`, a missing table raises InputError.
+    `published` is the newest epoch with rows that the job published to the table, 0 for none. A table that is missing
+    or ends before that epoch counts as damaged, unless the user accepted the loss. Without `published`, a missing table
+    raises InputError.
     """
     store = get_storage_provider(path)
     number = -1
@@ -62,6 +64,11 @@ def verify_table(path: str, *, published: int | None = None) -> TableVerificatio
         if verification.whole or newest == number:
             break
         number = newest
+    held = verification.epoch
+    excused = accepted is not None and accepted.held == held and (published or 0) <= accepted.until
+    if newest and published is not None and held < published and not excused:
+        problem = f"the table ends at epoch {held}, but the job published epoch {published} to it"
+        return replace(verification, findings=(*verification.findings, TableFinding(store.url, problem)))
     if newest or verification.findings:
         return verification
     if published is None:

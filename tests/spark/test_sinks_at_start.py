@@ -44,6 +44,33 @@ def heads(rides: Any) -> int:
     return log.recover().last_number
 
 
+def test_steps_without_state_before_a_sink_may_change(rides: Any) -> None:
+    sink = Failing()
+
+    def store(df: DataFrame, epoch: int) -> None:
+        sink(df, epoch)
+
+    def job(condition: str) -> sb.Job:
+        made = sb.Job("rides", state=rides.state, parallelism=1, spark=rides.spark)
+        made.source(rides.frame(), name="rides").where(f"cents is null or {condition}").write(store)
+        return made
+
+    rides.add_files(1)
+    finish(job("cents > -1000000"))
+    rides.add_files(1)
+    finish(job("cents > -2000000"))
+    assert sum(sink.seen.values()) == 240
+    sink.broken = True
+    rides.add_files(1)
+    with pytest.raises(SinkError, match="the sink is down"):
+        finish(job("cents > -2000000"))
+    sink.broken = False
+    with pytest.raises(SinkStartError, match="still missing epoch"):
+        finish(job("cents > -3000000"))
+    finish(job("cents > -2000000"))
+    assert sum(sink.seen.values()) == 360, "nothing is lost"
+
+
 def test_one_more_step_before_a_sink_does_not_rename_it_and_loses_no_window(rides: Any) -> None:
     sink = Failing()
 

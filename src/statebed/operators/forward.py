@@ -7,6 +7,7 @@ published comes from the outbox of an operator.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -21,6 +22,9 @@ from statebed.state import TableConfig
 @dataclass(frozen=True)
 class Forward(OperatorBase):
     """Definition of the pass-through operator."""
+
+    KIND: ClassVar[str] = "forward"
+    """Kind of its definition."""
 
     operator_id: str
     input: Input
@@ -43,7 +47,7 @@ class Forward(OperatorBase):
     @cached_property
     def definition(self) -> Definition:
         columns = [[field.name, str(field.type)] for field in self.input.columns]
-        return Definition.of(kind="forward", keys=self.input.keys, columns=columns, changes=self.input.changes.value)
+        return Definition.of(kind=self.KIND, keys=self.input.keys, columns=columns, changes=self.input.changes.value)
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - it has no state, and to it no row is late
         rows = gathered(batches[0], self.input, where=operator_label(self))

@@ -14,6 +14,7 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
+from statebed.operators.forward import Forward
 from statebed.operators.joins import IntervalJoin
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import earlier_tables
@@ -51,7 +52,11 @@ def check_continues(
     if record is None:
         return
     there = {entry.operator_id: entry for entry in record.operators}
-    gone = [name for name, entry in there.items() if name not in operators and not entry.retired]
+    gone = [
+        name
+        for name, entry in there.items()
+        if name not in operators and not entry.retired and not _is_stateless(entry)
+    ]
     new = [name for name in operators if name not in there]
     if gone and removed is RemovedStatePolicy.REFUSE:
         raise InputError(
@@ -80,10 +85,15 @@ def kept_entries(
     """Return the entries of operators that the job no longer has, for its next record."""
     if removed is RemovedStatePolicy.DROP:
         return []
-    kept = [entry for entry in record.operators if entry.operator_id not in operators]
+    kept = [entry for entry in record.operators if entry.operator_id not in operators and not _is_stateless(entry)]
     for entry in kept:
         entry.retired = True
     return kept
+
+
+def _is_stateless(entry: pb.OperatorEntry) -> bool:
+    """Return whether an operator only forwards rows. It is named after the steps before it, which may change."""
+    return bool(json.loads(entry.definition or "{}").get("kind") == Forward.KIND)
 
 
 def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: ObjectStore, where: str) -> None:

@@ -154,6 +154,17 @@ def test_a_pipeline_of_tables_views_and_inserts_is_one_job(spark: Any, tmp_path:
     assert totals == {auction: len([row for row in rows if row["auction"] == auction]) for auction in range(7)}
 
 
+def test_a_table_whose_name_no_object_can_have_is_refused_where_it_is_written(spark: Any, tmp_path: Path) -> None:
+    job = sb.Job("bids", state=tmp_path / "state", spark=spark)
+    with pytest.raises(InputError, match="the sink name 'my sink' has characters") as caught:
+        job.execute(
+            "CREATE TABLE bids (auction BIGINT) WITH (connector = 'datagen');\n"
+            "CREATE TABLE `my sink` (auction BIGINT, n BIGINT) WITH (connector = 'blackhole');\n"
+            "INSERT INTO `my sink` SELECT auction, count(*) FROM bids GROUP BY auction;"
+        )
+    assert "line 3, column 13" in caught.value.where
+
+
 BIDS = """
 CREATE TABLE bids (auction BIGINT, price BIGINT, note STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
 WITH (connector = 'datagen');

@@ -31,9 +31,9 @@ class PipelineRequest:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file."""
+    """Return the text of a file, without the mark that some editors put at its beginning."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the SQL: {error}", where=str(file), fix="pass a text file in UTF-8") from error
 

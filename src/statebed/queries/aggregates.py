@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from statebed.aggregates import functions as ours
-from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.expression_text import UntranslatableError, not_ansi
 from statebed.spark.analysed.plan_tree import Expr
 
 SAME: dict[str, Callable[..., Any]] = {
@@ -64,7 +64,7 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
     if name in SKETCHES:
         return _sketch(e, function, value, where, allowed=approximate)
     if name in {"Sum", "Average"} and function.mode != "ANSI":
-        raise UntranslatableError(f"{e.sql}: {name} in {function.mode} mode; in operators ANSI mode applies")
+        raise not_ansi(f"{e.sql}: {name}", function.mode)
     if name == "Count":
         return _count(e, inputs, value, where, distinct)
     if name == "CountIf":

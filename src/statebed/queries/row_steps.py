@@ -27,6 +27,8 @@ def watermark(query: "Translation", node: PlanNode) -> Relation:
             "a watermark is declared after a stateful step",
             "declare it before the first stateful step; results of windows have the event time window_time(window)",
         )
+    if child.time is not None:
+        raise UntranslatableError("its rows have a watermark already", "call withWatermark once for each stream")
     event_time = node.expression("eventTime")
     plan = child.plan
     conditions = query.pushed.get(watermark_key(node), ())

@@ -179,6 +179,12 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "rollup, cube and grouping sets after an operator",
         "before the first stateful step",
     ),
+    "watermark_twice": (
+        lambda t: t.marked().withWatermark("ts", "1 minute").groupBy(F.window("ts", "1 minute")).count(),
+        "append",
+        "its rows have a watermark already",
+        "withWatermark once",
+    ),
     "grouped_by_event_time": (
         lambda t: t.marked().groupBy("ts").count(),
         "update",

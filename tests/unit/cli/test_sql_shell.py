@@ -13,11 +13,18 @@ import pyarrow as pa
 import pytest
 from command_line import Call
 
+from statebed.cli.pipeline import read_text
 from statebed.cli.shell.result_printer import ResultPrinter, fitted
 from statebed.inspect import read_state
 
 WAIT = 120
 COUNT = "SELECT count(*) AS n FROM ?"
+
+
+def test_a_file_may_begin_with_the_mark_of_an_editor(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.sql"
+    file.write_text("SELECT 1;", encoding="utf-8-sig")
+    assert read_text(file) == "SELECT 1;"
 
 
 def test_state_is_selected_by_job_operator_and_table(statebed: Call, rides: Path) -> None:

@@ -1,5 +1,6 @@
 """Translation of a query that came from text: operators are named after its blocks, refusals point into it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ from statebed.sql.source_text import SqlSpan
 
 _OVER_BROADCAST = frozenset({"Join", "Project", "SubqueryAlias", "View"})
 """Steps that the rows of a broadcast table may pass."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class TextTranslation(Translation):
         """Name an operator after its block: `NAME` hint, or the block's label and the kind of operator."""
         query, span = self._place()
         block = block_at(query.blocks, span)
-        name = f"{block.label}_{kind}"
+        # Tables may have names that objects in a store cannot have.
+        name = f"{_NOT_IN_NAMES.sub('_', block.label).strip('_') or 'query'}_{kind}"
         if block.hint is not None:
             is_inner = kind in {"join", "lookup"} and block.is_grouped
             name = f"{block.hint}_{kind}" if is_inner or block.hint in self.job.graph.names else block.hint

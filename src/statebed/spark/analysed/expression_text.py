@@ -58,6 +58,14 @@ class UntranslatableError(Exception):
         self.fix = fix
 
 
+def not_ansi(what: str, mode: str) -> UntranslatableError:
+    """Return the error for an expression that was analysed in another mode than ANSI."""
+    return UntranslatableError(
+        f"{what} in {mode} mode; operators work in ANSI mode",
+        "set spark.sql.ansi.enabled to true, which is Spark's default, before you build the query",
+    )
+
+
 @dataclass(frozen=True)
 class WindowColumns:
     """Columns that hold the start and the end of a window."""
@@ -156,7 +164,7 @@ class ExpressionText:
         if mode == "TRY" and e.kind in LENIENT:
             return f"{LENIENT[e.kind]}({self._list(e.children)})"
         if mode != "ANSI":
-            raise UntranslatableError(f"{e.sql}: {e.kind} in {mode} mode; between operators ANSI mode applies")
+            raise not_ansi(f"{e.sql}: {e.kind}", mode)
         return f"({self.text(e.children[0])} {BINARY[e.kind]} {self.text(e.children[1])})"
 
     def _replaced(self, e: Expr) -> str:
@@ -321,7 +329,7 @@ class ExpressionText:
             self._check_setting(e, *LEGACY_TIMES)
         name = "cast" if _is_widening(source, target) else {"ANSI": "cast", "TRY": "try_cast"}.get(e.mode)
         if name is None:
-            raise UntranslatableError(f"{e.sql}: a cast in {e.mode} mode; between operators ANSI mode applies")
+            raise not_ansi(f"{e.sql}: a cast", e.mode)
         return f"{name}({self.text(e.child)} as {type_text(target)})"
 
     def _check_zone(self, e: Expr) -> None:
@@ -376,7 +384,7 @@ def _check_settings(e: Expr) -> None:
                 raise UntranslatableError(f"{e.sql}: {e.kind} with {name} = {value}; between operators it differs")
         elif name in {"evalContext", "evalMode"}:
             if e.mode != "ANSI":
-                raise UntranslatableError(f"{e.sql}: {e.kind} in {e.mode} mode; between operators ANSI mode applies")
+                raise not_ansi(f"{e.sql}: {e.kind}", e.mode)
         elif name not in DERIVED and not isinstance(value, int | list):
             raise UntranslatableError(f"{e.sql}: {e.kind} with {name} = {value} is not available between operators")
     if _arguments(e) != len(e.children):

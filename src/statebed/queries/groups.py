@@ -1,6 +1,6 @@
 """Aggregations and deduplication."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,11 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.aggregates import aggregate_of
+from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.relation import Relation, fresh_name
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
-from statebed.spark.analysed.plan_tree import Expr, PlanNode
+from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode, plan_of
 from statebed.spark.analysed.types import arrow_type, same_type
 from statebed.spark.plan.source_frames import WATERMARK_KEY
 
@@ -67,7 +68,18 @@ def aggregate(query: "Translation", node: PlanNode) -> Relation:
     _check_types(stream, calls, names)
     relation = _described(child, groups, stream, key_columns, made_windows)
     known = {**names, **{key.key: key_columns[key.key] for key in groups.keys if not key.is_attribute}}
-    return _results(query, relation, results, known)
+    try:
+        return _results(query, relation, results, known)
+    except UntranslatableError as error:
+        if query.depth:
+            raise
+        computed = [*(key for key in groups.keys if not key.is_attribute), *(call for _, call in calls)]
+        passed = [key.handle for key in (*groups.windows, *groups.passed, *groups.keys) if key.is_attribute]
+        plan = query.catalyst.project(
+            [*passed, *(query.catalyst.alias(part.handle, known[part.key]) for part in computed)], node.child.handle
+        )
+        columns = {part.key: known[part.key] for part in computed}
+        return _results_in_tail(query, relation, results, plan=plan, columns=columns, why=error.why)
 
 
 def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) -> _Groups:
@@ -264,6 +276,41 @@ def _results(
         windows=windows,
         shapes=shapes,
     )
+
+
+def _results_in_tail(
+    query: "Translation",
+    relation: Relation,
+    results: Sequence[Expr],
+    *,
+    plan: Handle,
+    columns: dict[tuple[object, ...], str],
+    why: str,
+) -> Relation:
+    """Leave expressions over the results to Spark. `plan` has the keys of the operator, then its computed `columns`."""
+    there = outputs(plan)
+    ids = dict(zip(columns, list(there)[len(there) - len(columns) :], strict=True))
+    attributes = {key: there[number] for key, number in ids.items()}
+    projected = [
+        _replaced(query.catalyst, result.child, attributes, within=result) if result.kind == "Alias" else result.handle
+        for result in results
+    ]
+    known = {number: columns[key] for key, number in ids.items()}
+    below = replace(relation, names=dict(there.names), columns={**relation.columns, **known})
+    return query.in_tail(plan_of(query.catalyst.project(projected, plan)), below, why)
+
+
+def _replaced(
+    catalyst: Catalyst, part: Expr, attributes: Mapping[tuple[object, ...], Handle], *, within: Expr | None = None
+) -> Handle:
+    """Return an expression in which attributes stand for the parts that an operator computes."""
+    if part.key in attributes:
+        handle = attributes[part.key]
+    else:
+        children = [_replaced(catalyst, child, attributes) for child in part.children]
+        is_same = all(new is child.handle for new, child in zip(children, part.children, strict=True))
+        handle = part.handle if is_same else catalyst.with_children(part.handle, children)
+    return handle if within is None else catalyst.with_children(within.handle, [handle])
 
 
 # ---- deduplication ---------------------------------------------------------------------------------------------------

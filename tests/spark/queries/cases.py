@@ -515,6 +515,14 @@ WATERMARKS_AND_WINDOWS = [
         lambda t: t.marked().dropDuplicates(["k", "v"]).select("k", "v"),
     ),
     Case(
+        "expressions_of_spark_over_aggregates",
+        lambda t: t.sql(
+            "select date_format(window.start, 'HH:mm') as at, upper(k) as name, to_json(struct(window, count(*))), "
+            "concat(upper(k), '!') as more, max(ts) - min(ts) as lasted "
+            "from a group by window(ts, '1 minute'), upper(k)"
+        ),
+    ),
+    Case(
         "aggregates_of_constants",
         lambda t: (
             t.marked()

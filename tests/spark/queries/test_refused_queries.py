@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.try_sum("v")),
         None,
         "Sum in TRY mode",
-        "rewrite this step",
+        "without try_",
     ),
     "join_without_equality": (
         lambda t: t.marked().join(_other(t), F.expr("v < v2")),

@@ -60,10 +60,10 @@ class UntranslatableError(Exception):
 
 def not_ansi(what: str, mode: str) -> UntranslatableError:
     """Return the error for an expression that was analysed in another mode than ANSI."""
-    return UntranslatableError(
-        f"{what} in {mode} mode; operators work in ANSI mode",
-        "set spark.sql.ansi.enabled to true, which is Spark's default, before you build the query",
-    )
+    fix = "use the function without try_, and leave out values that it cannot take: CASE WHEN ... THEN ... END"
+    if mode != "TRY":
+        fix = "set spark.sql.ansi.enabled to true, which is Spark's default, before you build the query"
+    return UntranslatableError(f"{what} in {mode} mode; operators work in ANSI mode", fix)
 
 
 @dataclass(frozen=True)

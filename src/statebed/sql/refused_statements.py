@@ -84,6 +84,11 @@ def check_clauses(source: SqlText, tokens: Sequence[SqlToken]) -> None:
         is_called = number + 1 < len(tokens) and tokens[number + 1].is_symbol("(")
         is_clause = token.is_word("QUALIFY") or (token.is_word(*REFUSED_CLAUSES) and is_called)
         is_part = number > 0 and (tokens[number - 1].is_symbol(".") or tokens[number - 1].is_word("AS"))
+        is_insert = token.is_word("INSERT") and number + 1 < len(tokens) and tokens[number + 1].is_word("INTO")
+        if is_insert and not is_part:
+            raise source.mistake(
+                "INSERT INTO stands inside a query", token.span, fix="write INSERT INTO table WITH ... SELECT ..."
+            )
         if is_clause and not is_part:
             what, fix = REFUSED_CLAUSES[token.value]
             raise source.mistake(what, token.span, fix=fix)

@@ -206,10 +206,7 @@ def _query(cursor: TokenCursor) -> QueryText:
 
 def _plain_name(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
     token = cursor.expect_name(what, fix=fix)
-    if cursor.at_symbol("."):
-        raise cursor.source.mistake(
-            "names have one part: there are no databases here", cursor.here, fix="leave the database out"
-        )
+    cursor.check_one_part()
     return PlacedText(cursor.name_of(token), token.span)
 
 

@@ -40,6 +40,7 @@ _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 def create_table(cursor: TokenCursor, whole: SqlSpan) -> CreateTable:
     """Parse a table definition from its name on."""
     token = cursor.expect_name("the name of the table", fix=_TABLE)
+    cursor.check_one_part()
     name = PlacedText(cursor.name_of(token), token.span)
     if cursor.at_words("LIKE") or cursor.at_words("AS"):
         raise cursor.expected("(", fix=f"{_TABLE}, then INSERT INTO name SELECT ...")

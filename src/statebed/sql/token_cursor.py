@@ -68,6 +68,13 @@ class TokenCursor:
             raise self.expected(symbol, fix=fix)
         return self.take()
 
+    def check_one_part(self) -> None:
+        """Raise InputError if the name before this place goes on."""
+        if self.at_symbol("."):
+            raise self.source.mistake(
+                "names have one part: there are no databases here", self.here, fix="leave the database out"
+            )
+
     def expect_name(self, what: str, *, fix: str) -> SqlToken:
         token = self.peek()
         if token is None or not token.is_name:

@@ -69,7 +69,7 @@ class TokenCursor:
         return self.take()
 
     def check_one_part(self) -> None:
-        """Raise InputError if the name before this place goes on."""
+        """Raise InputError if the name before this place has further parts."""
         if self.at_symbol("."):
             raise self.source.mistake(
                 "names have one part: there are no databases here", self.here, fix="leave the database out"

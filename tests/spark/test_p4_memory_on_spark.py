@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import statebed as sb
 from statebed.format.segment_writer import ROW_GROUP_BYTES
+from statebed.spark.session import WORKER_DAEMON
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 MIB = 1 << 20
@@ -75,7 +76,12 @@ def _workers() -> list[int]:
         fields = _read(path).rpartition(")")[2].split()
         if fields:
             parents[int(path.parent.name)] = int(fields[1])
-    return [pid for pid in parents if _descends(pid, parents) and "pyspark.daemon" in _command(pid)]
+    return [pid for pid in parents if _descends(pid, parents) and _is_worker(_command(pid))]
+
+
+def _is_worker(command: str) -> bool:
+    """Return whether a process runs tasks: a daemon of Spark's or of ours, or what it forked."""
+    return any(name in command for name in ("pyspark.daemon", WORKER_DAEMON))
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:

@@ -1,5 +1,6 @@
 """Delta and Iceberg tables as streaming DataFrames, for `job.delta`, `job.iceberg` and SQL text."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def iceberg_frame(
     """Return the rows that an Iceberg table has, and those that are appended to it."""
     check_identifier(table, where=where)
     fix = "job.iceberg('rides.trips', path='lake'), or catalog={'type': 'rest', 'uri': '...'}"
-    path = None if path is None else local_path(path)
+    path = None if path is None else local_path(os.fspath(path))
     address = TableAddress(table, catalog_of(path, catalog, where=where, fix=fix))
     if path is not None and not Path(path, "catalog.db").exists():  # pyiceberg would create it
         raise InputError("there is no Iceberg catalog in this folder", where=path, fix=fix)

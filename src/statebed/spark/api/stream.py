@@ -7,6 +7,7 @@ on Arrow. Nothing here touches the state.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -178,7 +179,7 @@ class JobStream(Stream):
         self,
         sink: SinkLike,
         *,
-        path: str | None = None,
+        path: str | PathLike[str] | None = None,
         name: str | None = None,
         key: str | Sequence[str] | None = None,
         **options: object,

@@ -40,7 +40,8 @@ from statebed.queries.spark_buffers import Buffers, keys_of, partials_of
 from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.state import TableManager, TaskInfo, Tiers, operator_entry
-from statebed.storage import ObjectStore, ScopedStore, local_path
+from statebed.storage import ObjectStore, ScopedStore
+from statebed.storage.paths import local_path
 from statebed.subtasks.subtask import OPTIONS
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from statebed.errors import InputError
-from statebed.storage import local_path
-from statebed.storage.paths import file_url_path
+from statebed.storage.paths import file_url_path, local_path
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}

@@ -4,7 +4,7 @@ from statebed.storage.local import LocalStore
 from statebed.storage.memory_store import MemoryStore
 from statebed.storage.object_store import Listing, ObjectInfo, ObjectStore, PutOutcome
 from statebed.storage.probe import probe_put_if_absent
-from statebed.storage.provider import get_storage_provider, local_path
+from statebed.storage.provider import get_storage_provider
 from statebed.storage.scoped import ScopedStore
 from statebed.storage.verified import put_verified
 
@@ -17,7 +17,6 @@ __all__ = [
     "PutOutcome",
     "ScopedStore",
     "get_storage_provider",
-    "local_path",
     "probe_put_if_absent",
     "put_verified",
 ]

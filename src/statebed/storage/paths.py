@@ -4,6 +4,8 @@ A path names one object: relative, '/'-separated, no empty, '.' or '..' part. A 
 the root. One name is reserved: the folder for temporary files of the local store.
 """
 
+from urllib.parse import unquote
+
 from statebed.errors import InputError, StorageError
 
 TEMPORARY_FOLDER = ".statebed-tmp"
@@ -97,3 +99,13 @@ def folder_conflict(store_url: str, path: str) -> StorageError:
         where=join(store_url, path),
         fix="choose another name: a file system cannot hold both, so no store here accepts it",
     )
+
+
+def local_path(path: str) -> str:
+    """Return the path in a file URL, decoded, or any other text unchanged.
+
+    >>> local_path("file:///a%20folder"), local_path("a%20folder")
+    ('/a folder', 'a%20folder')
+    """
+    in_url = file_url_path(path)
+    return path if in_url is None else unquote(in_url)

@@ -8,13 +8,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError
 from statebed.storage.local import LocalStore
 from statebed.storage.memory_store import MemoryStore
 from statebed.storage.object_store import ObjectStore
-from statebed.storage.paths import file_url_path
+from statebed.storage.paths import local_path
 
 Options = Mapping[str, str]
 
@@ -41,16 +41,6 @@ def get_storage_provider(url: str | Path, options: Options | None = None) -> Obj
         if store is None:
             store = _stores[key] = _make(clean, dict(options or {}))
         return store
-
-
-def local_path(path: str) -> str:
-    """Return the path in a file URL, decoded, or any other text unchanged.
-
-    >>> local_path("file:///a%20folder"), local_path("a%20folder")
-    ('/a folder', 'a%20folder')
-    """
-    in_url = file_url_path(path)
-    return path if in_url is None else unquote(in_url)
 
 
 def _normalised(url: str) -> str:

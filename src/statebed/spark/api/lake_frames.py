@@ -13,7 +13,7 @@ from statebed.spark.api.delta_source import STORAGE, DeltaSource
 from statebed.spark.api.iceberg_source import NAME as ICEBERG_SOURCE
 from statebed.spark.api.iceberg_source import IcebergSource, TableAddress
 from statebed.spark.api.lake_source import ALL, STARTING, starting_option
-from statebed.storage import local_path
+from statebed.storage.paths import local_path
 
 
 def delta_frame(

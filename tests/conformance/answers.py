@@ -4,8 +4,6 @@ Times are whole microseconds here, so that any year will do. Integers, decimals,
 floats to 1e-9; -0.0 is 0.0 and NaN is NaN.
 """
 
-# ruff: noqa: S608 - the queries are made of constants of these files
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

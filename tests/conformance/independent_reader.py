@@ -74,7 +74,7 @@ def subtask_queries(folder: Path, subtask: Any) -> Iterator[str]:
     for file in subtask.files:
         fetch(folder, file)
         conditions = [inside("_key_hash", file.owned), *(f"NOT ({hidden_by(one)})" for one in subtask.tombstones)]
-        yield f"SELECT * FROM read_parquet('{folder / file.path}') WHERE {' AND '.join(conditions)}"  # noqa: S608  # numbers and paths of the metadata
+        yield f"SELECT * FROM read_parquet('{folder / file.path}') WHERE {' AND '.join(conditions)}"
 
 
 def newest_only(table: Any, query: str) -> str:
@@ -91,7 +91,7 @@ def newest_only(table: Any, query: str) -> str:
         "time_keyed": [*config.time_keyed.key_columns, "_time"],
     }
     keys = ", ".join(f'"{name}"' for name in names[kind])
-    return f"SELECT * FROM ({query}) QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _seq DESC) = 1"  # noqa: S608  # as above
+    return f"SELECT * FROM ({query}) QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _seq DESC) = 1"  # as above
 
 
 def without_deleted(columns: list[str], rows: list[Any]) -> list[Any]:

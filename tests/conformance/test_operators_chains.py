@@ -1,7 +1,5 @@
 """Chains of operators over random streams equal DuckDB's batch answer: no operator calls another's results late."""
 
-# ruff: noqa: S608 - the queries are made of constants of this file
-
 from conformance.answers import assert_late, assert_same, select, windows
 from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for_each, play, source
 from conformance.test_operators_windows import newest_end

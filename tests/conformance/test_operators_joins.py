@@ -1,7 +1,5 @@
 """Joins over random streams equal DuckDB's batch answer over the rows that the watermark admits."""
 
-# ruff: noqa: S608 - the queries are made of constants of this file
-
 import pytest
 from conformance.answers import assert_late, assert_same, select, windows
 from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for_each, play, source

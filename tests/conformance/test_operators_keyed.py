@@ -1,7 +1,5 @@
 """Operators by key, without a time of their own or with functions over windows, equal DuckDB's batch answer."""
 
-# ruff: noqa: S608 - the queries are made of constants of this file
-
 from typing import Any
 
 import numpy as np

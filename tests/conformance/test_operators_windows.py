@@ -1,7 +1,5 @@
 """Windows over random streams equal DuckDB's batch answer over the rows that the watermark admits."""
 
-# ruff: noqa: S608 - the queries are made of constants of these files
-
 from typing import Any
 
 import pyarrow as pa

@@ -74,9 +74,9 @@ def test_p8_a_table_whose_columns_changed_is_read_by_field_ids(tmp_path: Path) -
         found = connection.execute("SELECT field_id, name FROM parquet_schema(?)", [str(path)]).fetchall()
         ids = {number: name for number, name in found if number is not None}
         columns = ", ".join(columns_of(field, ids, row) for field in present)
-        queries.append(f"SELECT {columns}, _seq, _deleted FROM read_parquet('{path}')")  # noqa: S608 - our own files
+        queries.append(f"SELECT {columns}, _seq, _deleted FROM read_parquet('{path}')")
     union = " UNION ALL BY NAME ".join(queries)
-    newest = f"SELECT * FROM ({union}) QUALIFY row_number() OVER (PARTITION BY driver ORDER BY _seq DESC) = 1"  # noqa: S608 - as above
-    state = connection.execute(f"SELECT * EXCLUDE (_seq, _deleted) FROM ({newest}) WHERE NOT _deleted ORDER BY driver")  # noqa: S608 - as above
+    newest = f"SELECT * FROM ({union}) QUALIFY row_number() OVER (PARTITION BY driver ORDER BY _seq DESC) = 1"
+    state = connection.execute(f"SELECT * EXCLUDE (_seq, _deleted) FROM ({newest}) WHERE NOT _deleted ORDER BY driver")
     assert len(queries) == 2
     assert state.fetchall() == [("city 1", 1, 1, 5), ("Ulm", 2, 1 << 40, 1)]

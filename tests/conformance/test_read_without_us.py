@@ -83,7 +83,7 @@ def test_p8_duckdb_polars_and_pandas_read_every_data_file(written: Any) -> None:
         expected = rows_of(written.rows_of_file[path])
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            relation = connection.execute(f"SELECT * FROM read_parquet('{path}')")  # noqa: S608  # a path of this test
+            relation = connection.execute(f"SELECT * FROM read_parquet('{path}')")  # a path of this test
             columns = [column[0] for column in relation.description]
             assert [dict(zip(columns, row, strict=True)) for row in relation.fetchall()] == expected
         assert pl.read_parquet(path).to_dicts() == expected
@@ -100,7 +100,7 @@ def test_p8_filters_are_answered_by_the_statistics_of_others(written: Any) -> No
     middle = 1 << 63
     above = sum(1 for value in table["_key_hash"].to_pylist() if value >= middle)
     assert 0 < above < table.num_rows
-    query = f"SELECT count(*) FROM read_parquet('{path}') WHERE _key_hash >= {middle}::UBIGINT"  # noqa: S608  # as above
+    query = f"SELECT count(*) FROM read_parquet('{path}') WHERE _key_hash >= {middle}::UBIGINT"  # as above
     with duckdb.connect() as connection:
         assert connection.execute(query).fetchone() == (above,)
     assert pl.scan_parquet(path).filter(pl.col("_key_hash") >= middle).collect().height == above
@@ -111,7 +111,7 @@ def test_p8_every_type_is_read_by_duckdb_and_polars(file_of_all_types: tuple[Pat
     expected = rows_of(table)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        relation = connection.execute(f"SELECT * FROM read_parquet('{path}')")  # noqa: S608  # a path of this test
+        relation = connection.execute(f"SELECT * FROM read_parquet('{path}')")  # a path of this test
         columns = [column[0] for column in relation.description]
         assert [dict(zip(columns, row, strict=True)) for row in relation.fetchall()] == expected
     assert pl.read_parquet(path).to_dicts() == expected

@@ -242,7 +242,7 @@ class NumberedWorld(World):
 
 
 def _rows(table: pa.Table, columns: str) -> list[tuple[Any, ...]]:
-    return _select(f"select {columns} from results", results=table)  # noqa: S608 - our own text
+    return _select(f"select {columns} from results", results=table)
 
 
 def _select(query: str, **tables: pa.Table) -> list[tuple[Any, ...]]:

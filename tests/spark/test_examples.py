@@ -60,8 +60,8 @@ def test_clickstream_sessions_in_iceberg_equal_those_that_duckdb_finds(spark: Sp
             from visits group by user_id, visit)
         select {columns} from sessions
         where ended_at <= (select max(ts) from '{clicks}/*.parquet') - interval '10 minutes'
-        """  # noqa: S608 - a text of this test
-    found = answer(f"select {columns} from sessions", sessions=rows)  # noqa: S608 - a text of this test
+        """
+    found = answer(f"select {columns} from sessions", sessions=rows)
     assert len(found) > 100
     assert found == answer(expected)
 
@@ -89,9 +89,9 @@ def test_order_balances_in_postgres_equal_duckdbs_join_of_the_newest_events(
                case when coalesce(cents, 0) >= total_cents then 'paid'
                     when payments > 0 then 'partly paid' else 'open' end
         from orders left join paid on id = order_id
-        """  # noqa: S608 - a text of this test
+        """
     columns = "order_id, customer, total_cents, payments, open_cents, status"
-    found = postgres.run(f"select {columns} from {BALANCE}")  # noqa: S608 - a text of this test
+    found = postgres.run(f"select {columns} from {BALANCE}")
     assert {row[-1] for row in found} == {"paid", "partly paid", "open"}
     assert sorted(found, key=repr) == answer(expected)
 
@@ -114,7 +114,7 @@ def test_readings_of_many_devices_are_passed_on_once_within_the_memory_budget(
         f"""
         select (select count(*) from '{readings}/*.parquet'), (select count(*) from once),
                (select count(*) from (from once intersect all select distinct * from '{readings}/*.parquet'))
-        """,  # noqa: S608 - a text of this test
+        """,
         once=found.select(["device", "sequence", "celsius", "ts"]),
     )
     assert counts == [(4 * devices + 3 * (devices // 2), 4 * devices, 4 * devices)]
@@ -137,7 +137,7 @@ def test_the_online_store_follows_the_features_of_the_job(spark: SparkSession, t
         select customer, count(*), sum(cents)::bigint, max(cents), count(distinct category),
                epoch_us(max(ts))
         from '{purchases}/*.parquet' group by customer
-        """  # noqa: S608 - a text of this test
+        """
     with contextlib.closing(sqlite3.connect(online)) as database:
         rows = database.execute("select * from features").fetchall()
     served = pa.table(dict(zip(("customer", *FEATURES), zip(*rows, strict=True), strict=True)))
@@ -146,4 +146,4 @@ def test_the_online_store_follows_the_features_of_the_job(spark: SparkSession, t
     ) == answer(expected)
     offline = sb.read_state(str(state), operator="features", results=True).to_arrow()
     columns = "customer, purchases, spent_cents, largest_cents, categories, epoch_us(last_purchase)"
-    assert answer(f"select {columns} from offline", offline=offline) == answer(expected)  # noqa: S608 - a text of this test
+    assert answer(f"select {columns} from offline", offline=offline) == answer(expected)

@@ -175,7 +175,7 @@ def test_spark_and_duckdb_read_the_table_by_manifest_and_by_folder(
         glob = f"read_parquet('{out}/epoch=*/*.parquet', hive_partitioning = true)"
         for table in (f"read_parquet({files})", glob):
             assert connection.execute(fold.format(table)).fetchall() == expected
-        counted_by_duckdb = connection.execute(f"select epoch::int, count(*) from {glob} group by all order by all")  # noqa: S608
+        counted_by_duckdb = connection.execute(f"select epoch::int, count(*) from {glob} group by all order by all")
         assert counted_by_duckdb.fetchall() == by_epoch
     assert sb.read_table(out).schema.names == ["k", "n", "ts", "_weight"]
 

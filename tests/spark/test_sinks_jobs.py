@@ -106,7 +106,7 @@ def test_p2_p6_totals_are_the_same_everywhere_though_the_driver_dies_between_tab
 
 def read_sqlite(path: Path, table: str) -> Totals:
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute(f"select driver, trips, cents from {table}").fetchall()  # noqa: S608 - our name
+        rows = connection.execute(f"select driver, trips, cents from {table}").fetchall()
     assert len({row[0] for row in rows}) == len(rows)
     return {row[0]: row[1:] for row in rows}
 

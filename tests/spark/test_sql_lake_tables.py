@@ -65,5 +65,5 @@ def test_rows_of_a_delta_table_become_totals_in_delta_and_iceberg(spark: SparkSe
 def test_mistakes_in_tables_are_shown_in_the_text(spark: SparkSession, tmp_path: Path, table: str, words: str) -> None:
     job = sb.Job("rides", spark=spark, state=tmp_path / "state")
     with pytest.raises(InputError, match=words) as raised:
-        job.execute(f"CREATE TABLE rides {table}; SELECT k FROM rides")  # noqa: S608 - a text of this test
+        job.execute(f"CREATE TABLE rides {table}; SELECT k FROM rides")
     assert "^" in str(raised.value)

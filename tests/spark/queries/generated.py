@@ -1,5 +1,4 @@
 """Random queries from a small grammar, each determined by its seed."""
-# ruff: noqa: S608 - queries of tests, over test data
 
 import random
 from dataclasses import dataclass, field

@@ -50,7 +50,7 @@ def expected(rows: list[tuple[int, int]]) -> list[tuple[Any, ...]]:
     with duck.cursor() as db:
         db.register("rows", pa.table({"u": [u for u, _ in rows], "n": [n for _, n in rows]}))
         inner = "select u, sum(n)::bigint as total from rows group by u"
-        query = f"select total % 2 = 0 as even, {columns} from ({inner}) group by even order by even"  # noqa: S608 - texts of this file
+        query = f"select total % 2 = 0 as even, {columns} from ({inner}) group by even order by even"
         return db.sql(query).fetchall()
 
 

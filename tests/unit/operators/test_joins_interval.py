@@ -38,9 +38,9 @@ def in_batch(how: JoinKind, lower: int, upper: int, lefts: Any, rights: Any, *, 
         if how.gives_pairs:
             kind = {JoinKind.INNER: "join"}.get(how, f"{how.value} outer join")
             times = "case when l.n is null then r.t when r.n is null then l.t else greatest(l.t, r.t) end"
-            query = f"select coalesce(l.k, r.k), l.p, r.p, {times} from l {kind} r on {on}"  # noqa: S608 - of this test alone
+            query = f"select coalesce(l.k, r.k), l.p, r.p, {times} from l {kind} r on {on}"
         else:
-            query = f"select l.k, l.p, l.t from l {how.value} join r on {on}"  # noqa: S608 - the same
+            query = f"select l.k, l.p, l.t from l {how.value} join r on {on}"
         return collections.Counter(db.sql(query).fetchall())
 
 

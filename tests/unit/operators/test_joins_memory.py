@@ -75,7 +75,7 @@ def test_p4_state_of_several_times_the_budget_changes_no_result(name: str) -> No
             db.register(
                 table, pa.table([all_rows["_time"].cast(pa.int64()), *all_rows.columns[2:4]], names=["t", "k", "p"])
             )
-        query = f"select coalesce(l.k, r.k) k, l.p, r.p from {ANSWERS[name]} order by all"  # noqa: S608 - of this test
+        query = f"select coalesce(l.k, r.k) k, l.p, r.p from {ANSWERS[name]} order by all"
         expected = db.sql(query).fetchall()
         db.register("ours", ours.select(["auction", "price", "price_right"]))
         found = db.sql("select * from ours order by all").fetchall()

@@ -186,7 +186,7 @@ def test_p6_the_first_rows_of_a_window_are_those_duckdb_finds(
     if numbering is Numbering.ROW_NUMBER:
         over += ", k nulls last, x nulls last"
     query = f"""select k, window_start, window_end, price, x, name, {numbering.value}() over ({over}) as number
-        from rows qualify number <= 2"""  # noqa: S608 - made of constants of this module
+        from rows qualify number <= 2"""
     rows, _ = admitted_rows(epochs, window)
     assert found == duckdb_answer(+rows, query)
 

@@ -175,7 +175,7 @@ def rows_in_sql(database: Any, epochs: list[Epoch], data: st.DataObject, connect
             sink.publish(publication(run, older, *tables(epochs[older - 10])))
     connection = connect()
     try:
-        return state_of(connection.execute(f"select k, part, n from {table}").fetchall())  # noqa: S608 - our name
+        return state_of(connection.execute(f"select k, part, n from {table}").fetchall())
     finally:
         connection.close()
 

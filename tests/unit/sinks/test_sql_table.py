@@ -240,7 +240,7 @@ def test_every_text_comes_out_as_it_went_in(sql: Any, texts: list[str | None]) -
     sink = sql.sink(output, table=f"t{next(numbers)}")
     sink.open(1)
     sink.publish(publication(1, 2, pa.table({"s": texts}, schema=output.columns)))
-    found = sql.run(f"select s from {sink._table.name.sql}")  # noqa: S608 - our name
+    found = sql.run(f"select s from {sink._table.name.sql}")
     assert sorted(map(repr, found)) == sorted(repr((text,)) for text in texts)
 
 
@@ -360,10 +360,10 @@ def test_the_index_follows_the_declared_key(sql: Any, key: list[str], table: str
         sink.open(run)
     sink.publish(publication(4, 2, rows(("a", 1), ("a", 2))))
     name = TableName(table).sql
-    assert sql.rows(f"select * from {name}") == [("a", 1), ("a", 2)]  # noqa: S608 - our name
+    assert sql.rows(f"select * from {name}") == [("a", 1), ("a", 2)]
     if key:
         with pytest.raises(Exception, match=r"(?i)unique"):
-            sql.run(f"insert into {name} values ('a', 1)")  # noqa: S608 - our name
+            sql.run(f"insert into {name} values ('a', 1)")
 
 
 def test_a_key_that_the_rows_of_the_table_contradict_leaves_the_index(sql: Any) -> None:

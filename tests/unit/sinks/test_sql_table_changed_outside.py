@@ -85,7 +85,7 @@ def test_a_damaged_commit_row_is_named(sql: Any, value: str) -> None:
     sql.sink(APPEND).open(1)
     sql.run("drop table _statebed_commits")
     sql.run("create table _statebed_commits (table_name text primary key, owner text, run bigint, epoch text)")
-    sql.run(f"insert into _statebed_commits values ('results', 'rides/out', 1, {value})")  # noqa: S608 - a test's own text
+    sql.run(f"insert into _statebed_commits values ('results', 'rides/out', 1, {value})")
     for look in (sql.sink(APPEND).peek, lambda: sql.sink(APPEND).open(2)):
         with pytest.raises(SinkError, match="_statebed_commits has no valid run and epoch") as refused:
             look()

@@ -1,7 +1,5 @@
 """Window functions, temporal joins and hints are rewritten for Spark, and places lead back to the user's text."""
 
-# ruff: noqa: S608 - no part of these texts comes from outside
-
 import pytest
 
 from statebed.errors import InputError

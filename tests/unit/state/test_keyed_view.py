@@ -360,10 +360,10 @@ def test_p8_duckdb_reads_the_state_as_the_specification_says(tmp_path: Path) -> 
             view.offer_edit(job.run())
     assert {file.level for file in view.metadata().files} >= {1, BASE}
     visible = " UNION ALL BY NAME ".join(
-        f"SELECT * FROM read_parquet('{tmp_path / file.path}') "  # noqa: S608  # paths and numbers of the metadata
+        f"SELECT * FROM read_parquet('{tmp_path / file.path}') "  # paths and numbers of the metadata
         f"WHERE _key_hash BETWEEN {file.owned.first}::UBIGINT AND {file.owned.last}::UBIGINT"
         for file in view.metadata().files
     )
-    newest = f"SELECT * FROM ({visible}) QUALIFY row_number() OVER (PARTITION BY id ORDER BY _seq DESC) = 1"  # noqa: S608  # as above
-    rows = duckdb.connect().execute(f"SELECT id, total FROM ({newest}) WHERE NOT _deleted").fetchall()  # noqa: S608  # as above
+    newest = f"SELECT * FROM ({visible}) QUALIFY row_number() OVER (PARTITION BY id ORDER BY _seq DESC) = 1"  # as above
+    rows = duckdb.connect().execute(f"SELECT id, total FROM ({newest}) WHERE NOT _deleted").fetchall()  # as above
     assert dict(rows) == contents(view)

@@ -87,7 +87,7 @@ class SessionAggregate(WindowedAggregation):
     def earlier_tables(self) -> Mapping[str, Sequence[TableConfig]]:
         return self.sessions.earlier_configs
 
-    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - see below
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - timers need no clock
         """Move sessions of an earlier version to the tables of today, and set timers for the earlier ones of a key.
 
         The timers are for the first change that each can have: this epoch has not closed any session yet.

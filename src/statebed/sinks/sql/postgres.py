@@ -180,7 +180,7 @@ class PostgresTransaction:
         cursor = self._connection.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch, key: Sequence[str] = ()) -> None:  # noqa: ARG002 - every value is distinct
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch, key: Sequence[str] = ()) -> None:  # noqa: ARG002 - PostgreSQL has every value, NaN included
         data = csv_of([one_chunk(column) for column in rows.columns])
         statement = f"copy {table} ({listed(columns)}) from stdin (format csv)"
         with self._connection.cursor().copy(statement.encode()) as copy:

@@ -1,5 +1,8 @@
 """`statebed sql FILE` checks, explains, runs and watches a pipeline, and an edit finds its state again."""
 
+import contextlib
+import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +80,64 @@ def test_a_file_that_cannot_be_read_and_wrong_options(tmp_path: Path, capsys: py
     file.write_text("SELECT 1")
     assert main(["sql", str(file), "--set", "parallelism"]) != 0
     assert "--set must be name=value" in capsys.readouterr().err
+
+
+PIPELINE = """
+SET 'job' = 'orders';
+SET spark.sql.shuffle.partitions = 2;
+CREATE TABLE orders (id BIGINT, k STRING) WITH (connector = 'parquet', path = '{folder}/in');
+CREATE TABLE counts (k STRING, n BIGINT, PRIMARY KEY (k)) WITH (connector = 'sqlite', path = '{folder}/counts.db');
+{insert};
+"""
+COUNT = "INSERT INTO counts SELECT k, {} FROM orders GROUP BY k"
+
+
+def test_a_file_continues_after_a_refused_row_and_without_an_operator(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors name options of the command that continue: a person with a file has no `job.start`."""
+
+    def run(insert: str, *options: str) -> tuple[int, str]:
+        file.write_text(PIPELINE.format(folder=tmp_path, insert=insert))
+        code = main(["sql", str(file), "--state", str(tmp_path / "state"), "--once", *options])
+        return code, capsys.readouterr().err
+
+    def add(number: int, *keys: str) -> None:
+        frame = spark.createDataFrame([(number, key) for key in keys], "id bigint, k string")
+        frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+
+    file, database = tmp_path / "orders.sql", tmp_path / "counts.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table counts (k text check (k <> 'bad'), n integer)")
+    add(1, "a")
+    assert run(COUNT.format("count(*)")) == (0, "")
+    add(2, "bad")
+    code, printed = run(COUNT.format("count(*)"))
+    assert code != 0
+    option = re.search(r"statebed sql (--skip counts=\d+)", printed)
+    assert option is not None, printed
+    add(3, "b", "a")
+    assert run(COUNT.format("count(*)"), *option[1].split())[0] == 0
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert sorted(connection.execute("select k, n from counts")) == [("a", 2), ("b", 1)]
+    code, printed = run(COUNT.replace("SELECT", "SELECT /*+ NAME('again') */").format("count(*)"))
+    assert code != 0
+    assert "statebed sql --removed keep" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--skip", "counts"], "--skip must be name=value"),
+        (["--skip", "counts=last"], "does not name an epoch"),
+        (["--sinks", "counts"], "--sinks must be name=value"),
+        (["--sources", "orders"], "--sources must be name=value"),
+    ],
+)
+def test_a_wrong_choice_for_the_start_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    file = tmp_path / "a.sql"
+    file.write_text("SELECT 1")
+    assert main(["sql", str(file), *options]) != 0
+    assert words in capsys.readouterr().err

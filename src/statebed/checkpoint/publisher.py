@@ -6,15 +6,17 @@ and epoch in its own transaction gets every epoch exactly once; any other may ge
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
+from statebed.errors import SinkError, SinkUnavailableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.logs import id_logger
 from statebed.protocol.publication import Guarantee, SinkPosition
+from statebed.protocol.records import data_epoch_of
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, history_of
 from statebed.protocol.sink_start import NOT_IN_STATE, SinkPlan, SinkStart, check_choices, check_removed, plan_sink
 from statebed.storage import ObjectStore
@@ -95,6 +97,7 @@ class Rebuilt:
 Rebuild = Callable[[pb.CheckpointMetadata], AbstractContextManager[Rebuilt]]
 """Computes the finished results of a record's state for one sink. They exist until the context exits."""
 _NO_CHOICES: Mapping[str, SinkStart] = MappingProxyType({})
+_NO_EPOCHS: Mapping[str, int] = MappingProxyType({})
 _NO_REBUILDS: Mapping[str, Rebuild | str] = MappingProxyType({})
 
 
@@ -102,8 +105,8 @@ class Publisher:
     """Publishes the epochs of one run to the sinks of its job.
 
     `starts` tells, by sink, what to do if it lacks epochs that are no longer retained. `abandon` lists sinks that the
-    job no longer has and whose unpublished epochs are given up. `rebuilds` holds, by sink, a function that rebuilds it
-    from state, or the reason why that is impossible.
+    job no longer has and whose unpublished epochs are given up; `skip` gives up, by sink, those up to an epoch.
+    `rebuilds` holds, by sink, a function that rebuilds it from state, or the reason why that is impossible.
     """
 
     def __init__(
@@ -113,15 +116,17 @@ class Publisher:
         *,
         starts: Mapping[str, SinkStart] = _NO_CHOICES,
         abandon: Collection[str] = (),
+        skip: Mapping[str, int] = _NO_EPOCHS,
         rebuilds: Mapping[str, Rebuild | str] = _NO_REBUILDS,
     ) -> None:
         self._run = run
         self._sinks = {sink.sink_id: sink for sink in sinks}
         self._starts = starts
         self._abandon = frozenset(abandon)
+        self._skip = skip
         self._rebuilds = rebuilds
         self._logger = _logger.about(job=run.job_id, run=run.number)
-        check_choices(starts, self._abandon, sinks=self._sinks, job_id=run.job_id)
+        check_choices(starts, self._abandon, skip, sinks=self._sinks, newest=data_epoch_of(run.head), job_id=run.job_id)
 
     def check(self) -> None:
         """Raise what `open` would raise, as far as that can be told without writing."""
@@ -244,16 +249,45 @@ class Publisher:
             return 0
         run.check_live()
         files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
-        sink.publish(
-            Publication(
-                run=run.number,
-                epoch=record.epoch,
-                record=record,
-                files=tuple(files),
-                commit_data=tuple(entry.commit_data),
-                store=run.store,
-            )
+        publication = Publication(
+            run=run.number,
+            epoch=record.epoch,
+            record=record,
+            files=tuple(files),
+            commit_data=tuple(entry.commit_data),
+            store=run.store,
         )
+        if record.epoch <= self._skip.get(entry.sink_id, 0):
+            rows = sum(file.rows for file in files)
+            logger.warning(
+                "sink %s does not get the %d rows of epoch %d, as requested", sink.sink_id, rows, record.epoch
+            )
+            _skip(sink, publication)
+        else:
+            _publish(sink, publication)
         run.mark_published(record.epoch, entry.sink_id)
         logger.debug("epoch %d is published to sink %s", record.epoch, entry.sink_id)
         return 1
+
+
+def _publish(sink: Sink, publication: Publication) -> None:
+    try:
+        sink.publish(publication)
+    except SinkUnavailableError:
+        raise
+    except SinkError as error:
+        name, epoch = sink.sink_id, publication.epoch
+        error.fix += (
+            f"; to leave the rows of this epoch out of the sink for good: job.start(skip={{{name!r}: {epoch}}}), or "
+            f"statebed sql --skip {name}={epoch}"
+        )
+        raise
+
+
+def _skip(sink: Sink, publication: Publication) -> None:
+    """Let the sink advance to an epoch without its rows."""
+    skip = getattr(sink, "skip", None)
+    if skip is not None:
+        skip(publication)
+    else:
+        sink.publish(replace(publication, files=(), commit_data=()))

@@ -1,8 +1,9 @@
 """`statebed sql`: checks, explains or runs a pipeline of SQL text."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,6 +29,8 @@ class PipelineRequest:
     job: str | None
     state: str | None
     settings: tuple[tuple[str, str], ...]
+    choices: Mapping[str, Any]
+    """Choices of `job.start`."""
 
 
 def read_text(file: Path) -> str:
@@ -38,12 +41,29 @@ def read_text(file: Path) -> str:
         raise InputError(f"cannot read the SQL: {error}", where=str(file), fix="pass a text file in UTF-8") from error
 
 
-def parse_settings(supplied: list[str]) -> tuple[tuple[str, str], ...]:
-    """Return names and values of `name=value` texts."""
+def parse_pairs(option: str, supplied: Sequence[str], *, example: str) -> tuple[tuple[str, str], ...]:
+    """Return names and values of the `name=value` texts of an option."""
     for text in supplied:
         if "=" not in text:
-            raise InputError(f"--set must be name=value, got {text!r}", fix="write --set parallelism=4")
+            raise InputError(f"{option} must be name=value, got {text!r}", fix=f"write {option} {example}")
     return tuple((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in supplied))
+
+
+def parse_choices(
+    *, removed: str, sinks: Sequence[str], abandon: Sequence[str], skip: Sequence[str], sources: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return the arguments of `job.start` that its options of the same names stand for."""
+    epochs = parse_pairs("--skip", skip, example="totals=17")
+    for name, epoch in epochs:
+        if not epoch.isdecimal():
+            raise InputError(f"--skip {name}={epoch} does not name an epoch", fix=f"write --skip {name}=17")
+    return {
+        "removed": removed,
+        "sinks": dict(parse_pairs("--sinks", sinks, example="totals=rebuild")),
+        "abandon": tuple(abandon),
+        "skip": {name: int(epoch) for name, epoch in epochs},
+        "sources": dict(parse_pairs("--sources", sources, example="orders=earliest")),
+    }
 
 
 def check(request: PipelineRequest) -> None:
@@ -73,7 +93,7 @@ def run(request: PipelineRequest, *, once: bool, watch: bool, processing_time: s
     if watch:
         pipeline.job.watch_sinks(_show)
     every = processing_time or pipeline.processing_time
-    query = pipeline.job.start(available_now=once, processing_time=None if once else every)
+    query = pipeline.job.start(available_now=once, processing_time=None if once else every, **request.choices)
     with interrupted_by_signals():
         try:
             query.await_termination()

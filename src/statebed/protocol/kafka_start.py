@@ -105,7 +105,8 @@ def continued(
             f"the source {source!r} cannot continue where it stopped: {listed}",
             where=where,
             fix=f"restore the topic; or choose at the start: job.start(sources={{{source!r}: 'earliest'}}) to continue "
-            "with the oldest message there is, or 'latest' to continue with new ones",
+            "with the oldest message there is, or 'latest' to continue with new ones; for SQL text, statebed sql "
+            f"--sources {source}=earliest",
         )
     topics = {item.topic for item in lost}
     gone = sorted(topic for topic in topics if topic not in available)

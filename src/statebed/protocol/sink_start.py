@@ -148,20 +148,36 @@ def check_removed(
             f"the job no longer has the sink {sink_id}, which is still missing {_epochs(epochs)}",
             where=f"job {job_id}; its sinks are {', '.join(sorted(sinks)) or 'none'}",
             fix=f"add the sink again, under its old name if renamed: write(..., name={sink_id!r}); to give these "
-            f"epochs up: job.start(abandon=[{sink_id!r}]), or without Spark Publisher(..., abandon=[{sink_id!r}])",
+            f"epochs up: job.start(abandon=[{sink_id!r}]), or statebed sql --abandon {sink_id}",
         )
 
 
 def check_choices(
-    choices: Mapping[str, SinkStart], abandon: Collection[str], *, sinks: Collection[str], job_id: str
+    choices: Mapping[str, SinkStart],
+    abandon: Collection[str],
+    skip: Mapping[str, int],
+    *,
+    sinks: Collection[str],
+    newest: int,
+    job_id: str,
 ) -> None:
-    """Raise InputError for a choice whose sink the job does not have, or a sink to abandon that it still has."""
-    for sink_id in choices:
-        if sink_id not in sinks:
+    """Raise InputError for a choice whose sink the job does not have, a sink to abandon that it still has, or an epoch
+    to skip that is after the `newest`.
+    """
+    for argument, names in (("sinks", choices), ("skip", skip)):
+        for sink_id in names:
+            if sink_id not in sinks:
+                raise InputError(
+                    f"{argument}= names {sink_id!r}, which is not a sink of this job",
+                    where=f"job {job_id}",
+                    fix=f"its sinks are {', '.join(sorted(sinks))}",
+                )
+    for sink_id, epoch in skip.items():
+        if epoch > newest:
             raise InputError(
-                f"sinks= names {sink_id!r}, which is not a sink of this job",
+                f"skip= names epoch {epoch} for the sink {sink_id}, but the newest epoch is {newest}",
                 where=f"job {job_id}",
-                fix=f"its sinks are {', '.join(sorted(sinks))}",
+                fix="pass the number of a committed epoch: the one that could not be published",
             )
     for sink_id in abandon:
         if sink_id in sinks:
@@ -234,11 +250,13 @@ def _chosen(
         SinkStart.START_EMPTY: "continue there without the earlier epochs",
         SinkStart.ACCEPT_GAP: "publish what is retained and continue without the rest",
     }
-    listed = ", or ".join(f"sinks={{{facts.sink_id!r}: {way.value!r}}} to {texts[way]}" for way in offered)
+    name = facts.sink_id
+    listed = ", or ".join(f"sinks={{{name!r}: {way.value!r}}} to {texts[way]}" for way in offered)
+    option = f"; for SQL text, statebed sql --sinks {name}={offered[0].value}" if offered else ""
     raise SinkStartError(
         what,
         where=facts.identity.target,
-        fix=f"restore the sink's target as it was; or choose at the start: {listed}",
+        fix=f"restore the sink's target as it was; or choose at the start: {listed}{option}",
     )
 
 

@@ -11,6 +11,7 @@ import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +53,7 @@ class StreamWriter:
         self._partition_by: tuple[str, ...] = ()
         self._function: BatchFunction | None = None
         self._start: dict[str, Any] = {}
+        self._choices: dict[str, Any] = {}
         self._taken_over: str | Path | None = None
 
     def format(self, source: str) -> Self:
@@ -120,6 +122,19 @@ class StreamWriter:
             self._start = {"available_now": True}
         return self
 
+    def startChoices(  # noqa: N802 - named like its neighbours
+        self,
+        *,
+        removed: str = "refuse",
+        sinks: Mapping[str, str] | None = None,
+        abandon: Sequence[str] = (),
+        skip: Mapping[str, int] | None = None,
+        sources: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Choose what to do where the start would be refused, or a sink refuses an epoch: see `job.start`."""
+        self._choices = {"removed": removed, "sinks": sinks, "abandon": abandon, "skip": skip, "sources": sources}
+        return self
+
     def takeOver(self, checkpoint: str | Path) -> Self:  # noqa: N802 - named like its neighbours
         """Continue from the checkpoint folder of Spark's own query, which must be stopped: see `job.take_over`."""
         self._taken_over = checkpoint
@@ -172,7 +187,7 @@ class StreamWriter:
             rows.write(self._format, path=place, **sink_options)
         if self._taken_over is not None:
             job.take_over(self._taken_over)
-        query = job.start(**self._start)
+        query = job.start(**self._start, **self._choices)
         return StartedQuery(query, name=self._name, plan=lambda: str(explained(translation, rows)), temporary=temporary)
 
     def _show(self, options: dict[str, Any]) -> None:

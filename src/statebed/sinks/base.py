@@ -95,8 +95,8 @@ class BaseSink(abc.ABC):
         """Write the epoch; do nothing if the sink already has it."""
 
     def skip(self, publication: Publication) -> None:
-        """Take note of an epoch of whose rows a function before the sink left none."""
-        self.publish(replace(publication, files=()))
+        """Advance to an epoch without its rows: the function before the sink left none, or the user gave them up."""
+        self.publish(replace(publication, files=(), commit_data=()))
 
     def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
         """Return the error to raise if a newer run has opened the sink."""

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 import pytest
 from unit.checkpoint.place import MailSink, Place, TableSink
 
-from statebed.checkpoint import Origin, Publisher, Rebuilt, RollbackPolicy, Run, SinkIdentity, SinkPosition, SinkStart
-from statebed.errors import InputError, SinkStartError
+from statebed.checkpoint import (
+    Origin,
+    Publication,
+    Publisher,
+    Rebuilt,
+    RollbackPolicy,
+    Run,
+    SinkIdentity,
+    SinkPosition,
+    SinkStart,
+)
+from statebed.errors import InputError, SinkError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.storage import MemoryStore
@@ -325,3 +335,66 @@ def test_a_preview_finds_the_same_refusals_and_writes_nothing(place: Place, sink
     with pytest.raises(SinkStartError, match="epochs 5 to 14"):
         Publisher(Run.preview(place.store, "job"), [backup(sink, 4)]).check()
     assert place.contents() == before
+
+
+@dataclass
+class RefusingSink(PlacedSink):
+    """A table with a constraint that the rows of one epoch break."""
+
+    refused: int = 3
+
+    @property
+    def written(self) -> list[int]:
+        return [epoch for epoch, row in self.rows.items() if row]
+
+    def publish(self, publication: Publication) -> None:
+        if publication.epoch == self.refused and publication.files:
+            raise SinkError("the table refuses a row", fix="change the constraint")
+        super().publish(publication)
+
+
+@dataclass
+class RefusingMail(PlacedMail):
+    """A sink without position that fails for the rows of one epoch."""
+
+    refused: int = 3
+
+    @property
+    def written(self) -> list[int]:
+        return self.sent
+
+    def publish(self, publication: Publication) -> None:
+        if not publication.files:
+            return
+        if publication.epoch == self.refused:
+            raise SinkError("the receiver refuses a row", fix="ask the receiver")
+        super().publish(publication)
+
+
+@pytest.mark.parametrize("sink", [RefusingSink("table"), RefusingMail("table")])
+def test_an_epoch_that_a_sink_refuses_is_given_up_on_request_alone(
+    place: Place, sink: RefusingSink | RefusingMail, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = place.open()
+    publisher = begin(run, sink)
+    for _ in range(3):
+        place.commit(run, sinks=("table",))
+    for publish in (publisher.publish_pending, lambda: begin(place.open(), sink)):
+        with pytest.raises(SinkError, match="refuses a row") as refused:
+            publish()
+        assert "job.start(skip={'table': 3}), or statebed sql --skip table=3" in refused.value.fix
+    run = place.open()
+    begin(run, sink, skip={"table": 3})
+    assert "does not get the" in caplog.text
+    assert sink.written == [2, 4]
+    place.commit(run, sinks=("table",))
+    begin(place.open(), sink)  # the choice is not needed again
+    assert sink.written == [2, 4, run.head.epoch]
+
+
+def test_epochs_to_skip_are_those_of_sinks_and_epochs_that_exist(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=2)
+    with pytest.raises(InputError, match="skip= names 'other'"):
+        Publisher(place.open(), [sink], skip={"other": 2})
+    with pytest.raises(InputError, match="skip= names epoch 9 for the sink table, but the newest epoch is 3"):
+        Publisher(place.open(), [sink], skip={"table": 9})

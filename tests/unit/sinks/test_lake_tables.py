@@ -373,3 +373,25 @@ def test_outbox_files_have_only_encodings_that_all_supported_sparks_read(lake: L
                 for one in metadata.row_group(group).column(column).encodings
             }
     assert found <= {"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BINARY_PACKED"}
+
+
+def test_an_epoch_that_is_skipped_advances_the_position_and_changes_no_row(lake: Lake) -> None:
+    sink = lake.sink(COLUMNS)
+    sink.open(1)
+    sink.publish(publication(1, 2, rows(("a", 1))))
+    for _ in range(2):
+        sink.skip(publication(1, 3, rows(("b", 1))))
+    assert sink.peek() == SinkPosition(run=1, epoch=3)
+    sink.publish(publication(1, 4, rows(("c", 1))))
+    assert lake.rows() == [("a", 1), ("c", 1)]
+
+
+def test_a_row_that_delta_refuses_is_left_out_on_request(delta: Lake) -> None:
+    sink = delta.sink(COLUMNS, partition_by=["k"])
+    sink.open(1)
+    refused = publication(1, 2, rows(("", 1)))
+    with pytest.raises(SinkError, match="empty text in the partition column k"):
+        sink.publish(refused)
+    sink.skip(refused)
+    sink.publish(publication(1, 3, rows(("a", 1))))
+    assert delta.rows() == [("a", 1)]

@@ -408,3 +408,15 @@ def test_an_epoch_larger_than_a_batch_is_one_transaction(sql: Any, monkeypatch: 
     added = half.set_column(1, "n", pa.array([-n for n in range(half.num_rows)])).slice(0, 100)
     sink.publish(publication(1, 3, consolidated(pa.concat_tables([taken, added]))))
     assert sql.run("select count(*), min(n), max(n) from results") == [(count - half.num_rows + 100, -99, count - 1)]
+
+
+@pytest.mark.parametrize("output", [APPEND, CHANGES])
+def test_an_epoch_that_is_skipped_advances_the_position_and_changes_no_row(sql: Any, output: Output) -> None:
+    sink = sql.sink(output, key=["k"])
+    sink.open(1)
+    whole = changes(("a", 1, 1)) if output is CHANGES else rows(("a", 1))
+    sink.publish(publication(1, 2, whole))
+    for _ in range(2):
+        sink.skip(publication(1, 3, changes(("b", 1, 1)) if output is CHANGES else rows(("b", 1))))
+    assert sink.peek() == SinkPosition(run=1, epoch=3)
+    assert sql.rows() == [("a", 1)]

@@ -37,6 +37,25 @@ def sql(
     processing_time: Annotated[
         str | None, typer.Option("--processing-time", help="How often to look for input, e.g. '10 seconds'.")
     ] = None,
+    removed: Annotated[
+        str, typer.Option("--removed", help="What to do with state of removed operators: refuse, keep or drop.")
+    ] = "refuse",
+    sinks: Annotated[
+        list[str] | None,
+        typer.Option("--sinks", help="NAME=CHOICE for a sink that lacks epochs: rebuild, start_empty or accept_gap."),
+    ] = None,
+    abandon: Annotated[
+        list[str] | None,
+        typer.Option("--abandon", help="Give up the unpublished epochs of a sink that the job no longer has."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", help="NAME=EPOCH: give up the unpublished rows of a sink up to this epoch."),
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--sources", help="NAME=CHOICE for a source whose messages are gone: earliest or latest."),
+    ] = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="Output of a shell's SELECT; json prints one object per line.")
     ] = Format.TABLE,
@@ -52,17 +71,20 @@ def sql(
     from statebed.cli import pipeline
     from statebed.cli.shell.shell import ShellRequest
 
-    settings = pipeline.parse_settings(setting or [])
+    settings = pipeline.parse_pairs("--set", setting or [], example="parallelism=4")
+    choices = pipeline.parse_choices(
+        removed=removed, sinks=sinks or [], abandon=abandon or [], skip=skip or [], sources=sources or []
+    )
     if file is None:
         only_of_file = {"--check": check, "--explain": explain, "--watch": watch}
         for option in (option for option, is_given in only_of_file.items() if is_given):
             raise typer.BadParameter("it needs a FILE; in the shell, write EXPLAIN ...", param_hint=option)
         every = () if processing_time is None else (("processing_time", processing_time),)
-        _shell(ShellRequest(job, state, (*settings, *every), output_format.value, once), execute or [])
+        _shell(ShellRequest(job, state, (*settings, *every), output_format.value, choices, once), execute or [])
         return
     if execute:
         raise typer.BadParameter("a FILE is given, too", param_hint="--execute")
-    request = pipeline.PipelineRequest(str(file), pipeline.read_text(file), job, state, settings)
+    request = pipeline.PipelineRequest(str(file), pipeline.read_text(file), job, state, settings, choices)
     if check:
         pipeline.check(request)
     elif explain:

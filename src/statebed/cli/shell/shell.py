@@ -4,12 +4,12 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statebed.cli import output
 from statebed.cli.extras import require
@@ -39,6 +39,8 @@ class ShellRequest:
     state: str | None
     settings: tuple[tuple[str, str], ...]
     output_format: str
+    choices: Mapping[str, Any]
+    """Choices of `job.start` for the jobs of the shell."""
     once: bool = False
 
 
@@ -87,7 +89,13 @@ class _Shell:
         from statebed.queries.text.sql_session import SqlSession
 
         request = self._request
-        return SqlSession(state=request.state, settings=dict(request.settings), job=request.job, spark=self._spark)
+        return SqlSession(
+            state=request.state,
+            settings=dict(request.settings),
+            job=request.job,
+            choices=request.choices,
+            spark=self._spark,
+        )
 
     # ---- without a terminal ----------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class SqlSession:
         state: str | None = None,
         settings: Mapping[str, str] | None = None,
         job: str | None = None,
+        choices: Mapping[str, Any] | None = None,
         spark: SparkSession | None = None,
     ) -> None:
         self._spark = spark
@@ -87,6 +88,7 @@ class SqlSession:
         self._settings = dict(settings or {})
         self._options: dict[str, tuple[SqlText, SetOption]] = {}
         self._job_name = job
+        self._choices = choices or {}
         self._definitions: list[_Definition] = []
         self._catalogue: QueryJob | None = None
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -274,7 +276,7 @@ class SqlSession:
         job = self._job(name)
         job.run_statements(source, statements)
         every = None if once else self.settings.get(TRIGGER)
-        query = job.start(available_now=once, processing_time=every)
+        query = job.start(available_now=once, processing_time=every, **self._choices)
         self.jobs[name] = BackgroundJob(name, tuple(entry.table.text for entry in inserts), query)
         return self.jobs[name]
 

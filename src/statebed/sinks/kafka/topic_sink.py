@@ -182,9 +182,15 @@ class KafkaTopicSink(BaseSink):
             self._topic.delete_records(facts[-1])
 
     def publish(self, publication: Publication) -> None:
+        if publication.files or self._is_due_for_refresh():
+            self._publish(publication)
+
+    def skip(self, publication: Publication) -> None:
+        """Advance the position only."""
+        self._publish(replace(publication, files=()))
+
+    def _publish(self, publication: Publication) -> None:
         run, epoch = publication.run, publication.epoch
-        if not publication.files and not self._is_due_for_refresh():
-            return
 
         def published(session: _Session, before: SinkPosition | None) -> SinkPosition | None:
             if decide_delivery(before, run=run, epoch=epoch) is not PublishStep.WRITE:

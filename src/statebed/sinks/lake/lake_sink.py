@@ -9,7 +9,7 @@ With a key, the table has one row per key: files that hold a changed key are rep
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -139,8 +139,14 @@ class LakeSink(BaseSink):
         self._retract(run, lambda _: (), 0, always=True)
 
     def publish(self, publication: Publication) -> None:
-        if not publication.files:
-            return
+        if publication.files:
+            self._publish(publication)
+
+    def skip(self, publication: Publication) -> None:
+        """Commit the position only."""
+        self._publish(replace(publication, files=()))
+
+    def _publish(self, publication: Publication) -> None:
         mark = Mark(self._owner, publication.run, publication.epoch)
         for _ in range(_ATTEMPTS):
             version = self._existing()
@@ -150,6 +156,10 @@ class LakeSink(BaseSink):
                 raise self.fenced(publication.run, newer, where=self._table.where)
             if delivery is PublishStep.SKIP:
                 return
+            if not publication.files:
+                if self._table.claim(version, mark):
+                    return
+                continue
             added, removed = self._change(version, publication)
             if self._table.commit(version, mark, added=added, removed=removed):
                 self._published += 1

@@ -11,7 +11,7 @@ without an addition deletes it.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
@@ -196,9 +196,14 @@ class SqlTableSink(BaseSink):
         self._transacted(cleared)
 
     def publish(self, publication: Publication) -> None:
-        if not publication.files:
-            return
+        if publication.files:
+            self._publish(publication)
 
+    def skip(self, publication: Publication) -> None:
+        """Advance the position only."""
+        self._publish(replace(publication, files=()))
+
+    def _publish(self, publication: Publication) -> None:
         def published(transaction: Transaction) -> None:
             position = self._position(transaction)
             delivery = decide_delivery(position, run=publication.run, epoch=publication.epoch)
@@ -206,7 +211,8 @@ class SqlTableSink(BaseSink):
                 raise self.fenced(publication.run, position.run if position else 0, where=self._where)
             self._check_unchanged(position)
             if delivery is PublishStep.WRITE:
-                self._write(transaction, publication)
+                if publication.files:
+                    self._write(transaction, publication)
                 self._remember(transaction, SinkPosition(run=publication.run, epoch=publication.epoch))
 
         self._transacted(published)

@@ -49,7 +49,7 @@ from statebed.spark.api.kafka_stream import kafka_stream
 from statebed.spark.api.lake_frames import delta_frame, iceberg_frame
 from statebed.spark.api.outputs import SinkLike, Transform, check_sinks, composed, make_sink, probe_sinks
 from statebed.spark.api.query import Query, Trigger
-from statebed.spark.api.start_choices import start_choices
+from statebed.spark.api.start_choices import epochs_to_skip, start_choices
 from statebed.spark.api.stream import JobStream, SparkFrame
 from statebed.spark.checkpoint.folder import SparkProjection, projection_folder
 from statebed.spark.epoch.controller import Controller
@@ -339,6 +339,7 @@ class Job(SparkNames):
         removed: str = RemovedStatePolicy.REFUSE.value,
         sinks: Mapping[str, str | SinkStart] | None = None,
         abandon: Sequence[str] = (),
+        skip: Mapping[str, int] | None = None,
         sources: Mapping[str, str | SourceStart] | None = None,
     ) -> Query:
         """Open a run, which fences every earlier one, and start the query.
@@ -348,8 +349,9 @@ class Job(SparkNames):
         `removed` chooses what happens to the state of operators that the job no longer has: "keep" or "drop". `sinks`
         chooses, by name, what to do with a sink that lacks epochs which are no longer retained: "rebuild",
         "start_empty" or "accept_gap"; it has no effect otherwise. `abandon` names sinks that the job no longer has,
-        whose unpublished epochs are given up. `sources` chooses, by name, where a Kafka source continues whose messages
-        are gone: "earliest" or "latest"; it has no effect otherwise.
+        whose unpublished epochs are given up. `skip` gives up, by sink, the unpublished epochs up to a number, for
+        example one with a row that the target refuses. `sources` chooses, by name, where a Kafka source continues whose
+        messages are gone: "earliest" or "latest"; it has no effect otherwise.
         """
         if available_now and processing_time is not None:
             raise InputError(
@@ -366,6 +368,7 @@ class Job(SparkNames):
             )
         starts = start_choices(sinks, SinkStart, argument="sinks")
         moves = start_choices(sources, SourceStart, argument="sources")
+        skipped = epochs_to_skip(skip)
         plan = self._plan()
         store = ScopedStore(self._store, job_folder(self._job_id))
         options = _with_retention(options or RunOptions(), plan.settings)
@@ -376,6 +379,7 @@ class Job(SparkNames):
             removed=RemovedStatePolicy(known(removed, RemovedStatePolicy, "removed", where=f"job {self._job_id}")),
             sink_starts=starts,
             source_starts=moves,
+            skipped_epochs=skipped,
             abandoned_sinks=(abandon,) if isinstance(abandon, str) else tuple(abandon),
         )
         plan.warn_of_unbounded_state()

@@ -1,4 +1,4 @@
-"""Choices of `job.start` for sinks that lack epochs, and for sources whose messages are gone."""
+"""Choices of `job.start` for sinks that lack or refuse epochs, and for sources whose messages are gone."""
 
 import enum
 from collections.abc import Mapping
@@ -24,3 +24,11 @@ def _choice(name: str, value: str | Choice, kind: type[Choice], argument: str) -
         raise InputError(
             f"{argument}={{{name!r}: {value!r}}} is not a valid choice", fix=f"use one of {ways}"
         ) from None
+
+
+def epochs_to_skip(skip: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the epoch up to which each sink gives up rows; raise InputError for one that is no epoch."""
+    for name, epoch in (skip or {}).items():
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
+            raise InputError(f"skip={{{name!r}: {epoch!r}}} does not name an epoch", fix=f"write skip={{{name!r}: 17}}")
+    return dict(skip or {})

@@ -53,6 +53,8 @@ class JobPlan:
     """Choice for sinks that lack epochs which are no longer retained, by name."""
     abandoned_sinks: tuple[str, ...] = ()
     """Sinks that the job no longer has, whose unpublished epochs are given up."""
+    skipped_epochs: Mapping[str, int] = field(default_factory=dict)
+    """Epochs up to which the unpublished rows of sinks are given up, by name."""
     source_starts: Mapping[str, SourceStart] = field(default_factory=dict)
     """Choice for Kafka sources whose messages are gone, by name."""
     kafka: KafkaStart = field(default_factory=KafkaStart)
@@ -64,6 +66,7 @@ class JobPlan:
             self.sinks,
             starts=self.sink_starts,
             abandon=self.abandoned_sinks,
+            skip=self.skipped_epochs,
             rebuilds=rebuilds(self.topology, job_id=self.job_id, store=run.store),
         )
 

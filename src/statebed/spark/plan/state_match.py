@@ -64,7 +64,7 @@ def check_continues(
             f"{', '.join(operators)}" + (f", of which {', '.join(new)} have no state yet" if new else ""),
             where=f"job {job_id}",
             fix=f"keep the name of an operator that is the same (name={gone[0]!r}), or choose what to do with the "
-            "state: start(removed='keep') or start(removed='drop')",
+            "state: job.start(removed='keep') or 'drop'; for SQL text, statebed sql --removed keep",
         )
     for name, operator in operators.items():
         if name in there and there[name].fingerprint != operator.definition.fingerprint:
@@ -75,7 +75,7 @@ def check_continues(
             f"the state was fed by the sources {', '.join(clock.source for clock in record.sources)}, but the job has "
             f"{', '.join(sources)}",
             where=f"job {job_id}",
-            fix=f"keep the names: job.source(df, name={unknown[0]!r}); start(removed='drop') continues without it",
+            fix=f"keep the names: job.source(df, name={unknown[0]!r}); job.start(removed='drop') continues without it",
         )
 
 

@@ -2128,6 +2128,7 @@ class RunHeartbeat(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
+    PROCESS_IDENTITY_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     run: _builtins.int
@@ -2142,6 +2143,8 @@ class RunHeartbeat(_message.Message):
     spark_ui_url: _builtins.str
     trigger: _builtins.str
     crc32c: _builtins.int
+    process_identity: _builtins.str
+    """boot, namespace and start of the process; empty: unknown"""
     @_builtins.property
     def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """displayed values, without secrets"""
@@ -2166,8 +2169,9 @@ class RunHeartbeat(_message.Message):
         settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         sources: _abc.Iterable[Global___SourceProgress] | None = ...,
         crc32c: _builtins.int = ...,
+        process_identity: _builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "crc32c", b"crc32c", "epoch", b"epoch", "every_us", b"every_us", "format_version", b"format_version", "host", b"host", "job_id", b"job_id", "process_id", b"process_id", "run", b"run", "settings", b"settings", "sources", b"sources", "spark_ui_url", b"spark_ui_url", "start_time_us", b"start_time_us", "time_us", b"time_us", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "crc32c", b"crc32c", "epoch", b"epoch", "every_us", b"every_us", "format_version", b"format_version", "host", b"host", "job_id", b"job_id", "process_id", b"process_id", "process_identity", b"process_identity", "run", b"run", "settings", b"settings", "sources", b"sources", "spark_ui_url", b"spark_ui_url", "start_time_us", b"start_time_us", "time_us", b"time_us", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RunHeartbeat: _TypeAlias = RunHeartbeat  # noqa: Y015

@@ -1,8 +1,9 @@
 """States of the runs of a job, as far as its folder shows them.
 
 A process that ends records how (`runs/{run}/end.metadata`). One that is killed records nothing: its run has vanished
-once a later run exists, or once its heartbeat is older than three of its intervals. That comparison involves two
-clocks, the writer's and the reader's, and is for display only: the log decides which run may write.
+once a later run exists, once its heartbeat is older than three of its intervals, or if it ran on this machine and is
+not there any more. Comparing times involves two clocks, the writer's and the reader's, and is for display only: the
+log decides which run may write.
 """
 
 import enum
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.process_identity import has_ended
 from statebed.checkpoint.run_status import RunStatus, known_runs, read_status, undelivered_sinks
 from statebed.errors import FormatError, InvalidNameError
 from statebed.format import checkpoint_pb2 as pb
@@ -86,6 +88,8 @@ class RunReport:
     undelivered: tuple[UndeliveredSink, ...] = ()
     host: str = ""
     process_id: int = 0
+    has_ended: bool = False
+    """Whether its process is known to have ended, although it recorded no end."""
 
     @property
     def is_problem(self) -> bool:
@@ -93,9 +97,17 @@ class RunReport:
 
 
 def judge_run(
-    status: RunStatus, *, last: pb.CheckpointMetadata | None, superseded_by: int | None, now_us: int
+    status: RunStatus,
+    *,
+    last: pb.CheckpointMetadata | None,
+    superseded_by: int | None,
+    now_us: int,
+    has_ended: bool = False,
 ) -> RunReport:
-    """Determine the state of a run from its status; `last` is its last record, if retained."""
+    """Determine the state of a run from its status; `last` is its last record, if retained.
+
+    `has_ended` tells that its process is known to have ended.
+    """
     report = _told(status)
     if status.end is not None:
         return _ended(report, status.end)
@@ -105,9 +117,9 @@ def judge_run(
     is_silent = _silence_us(status.heartbeat, now_us) is not None
     if status.heartbeat is None:
         return replace(report, state=RunState.UNKNOWN if superseded_by is None else RunState.SUPERSEDED)
-    if not is_silent:
+    if not is_silent and not has_ended:
         return replace(report, state=RunState.RUNNING if superseded_by is None else RunState.SUPERSEDED)
-    return _vanished(report, superseded_by)
+    return _vanished(replace(report, has_ended=has_ended), superseded_by)
 
 
 def _told(status: RunStatus) -> RunReport:
@@ -154,10 +166,11 @@ def _silence_us(sign: pb.RunHeartbeat | None, now_us: int) -> int | None:
 def _vanished(report: RunReport, superseded_by: int | None) -> RunReport:
     place = f"process {report.process_id} on host {report.host}"
     took_over = f"; run {superseded_by} took over" if superseded_by else ""
+    end = "has ended, but" if report.has_ended else "stopped sending heartbeats and"
     return replace(
         report,
         state=RunState.VANISHED,
-        what=f"{place} stopped sending heartbeats and recorded no end{took_over}",
+        what=f"{place} {end} recorded no end{took_over}",
         fix="nothing is lost. Find out what ended the process: was it killed (out of memory?), did the host go down, "
         "can it still reach the store?"
         + ("" if superseded_by else f" Then start the job again: it continues after epoch {report.epoch}"),
@@ -186,11 +199,23 @@ def newest_run(
 ) -> RunReport:
     """Report on the run that wrote the newest record; pass its `status` if it is already read."""
     status = run_status(log, head.run) if status is None else status
-    report = judge_run(status, last=head, superseded_by=None, now_us=now_us)
+    sign = status.heartbeat
+    gone = sign is not None and has_ended(sign.process_id, sign.process_identity)
+    report = judge_run(_up_to_date(status, head), last=head, superseded_by=None, now_us=now_us, has_ended=gone)
     if report.state is RunState.VANISHED:
         waiting = [entry.sink_id for entry in head.sinks if not is_published(log, head.epoch, entry.sink_id)]
         report = replace(report, undelivered=_undelivered(undelivered_sinks([(head.epoch, waiting)])))
     return report
+
+
+def _up_to_date(status: RunStatus, head: pb.CheckpointMetadata) -> RunStatus:
+    """Return the status with the epoch of the newest record, which may be newer than the heartbeat."""
+    if status.heartbeat is None:
+        return status
+    sign = pb.RunHeartbeat()
+    sign.CopyFrom(status.heartbeat)
+    sign.epoch = head.epoch
+    return replace(status, heartbeat=sign)
 
 
 def run_reports(

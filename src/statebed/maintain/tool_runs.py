@@ -88,8 +88,9 @@ def carry_out(
 
 
 def is_over(log: CheckpointLog, head: pb.CheckpointMetadata) -> bool:
-    """Return whether the run of the newest record has recorded its end. A run that is live or was killed has not."""
-    return newest_run(log, head, now_us=log.environment.now_us()).state in _OVER
+    """Return whether the run of the newest record has recorded its end, or its process on this machine has ended."""
+    report = newest_run(log, head, now_us=log.environment.now_us())
+    return report.state in _OVER or report.has_ended
 
 
 def end_run(run: Run) -> None:

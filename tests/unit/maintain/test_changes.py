@@ -1,5 +1,8 @@
 """Savepoints, stops, garbage, merging and re-assigning: through the live run, and with a run of the tool's own."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from maintained_job import JOB, TABLES, MaintainedJob, maintained_job
 
 from statebed.checkpoint import CheckpointLog, Environment, Run
 from statebed.checkpoint.objects import fetch_subtask
+from statebed.checkpoint.process_identity import has_ended, own_identity
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.errors import (
     CleanupError,
@@ -339,6 +343,45 @@ def test_a_run_that_gives_no_sign_of_life_is_not_waited_for_long(job: Maintained
         create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
     assert time.monotonic() - begun < 20
     assert raised.value.fix.startswith("pass --offline")
+
+
+@pytest.mark.skipif(not own_identity(), reason="the system does not show its processes")
+def test_a_job_whose_process_was_killed_on_this_machine_is_changed_at_once(job: MaintainedJob) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", f"import {own_identity.__module__} as m; print(m.own_identity(), flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    identity = driver.stdout.readline().strip()
+    sign = pb.RunHeartbeat(
+        run=job.run.number,
+        time_us=Environment().now_us(),
+        every_us=60_000_000,
+        process_id=driver.pid,
+        process_identity=identity,
+    )
+    put_heartbeat(job.store, sign)
+    log = live_log(job)
+    assert not is_over(log, job.run.head)
+    driver.kill()
+    while not is_over(log, job.run.head):  # also before its parent has waited for it
+        time.sleep(0.01)
+    driver.communicate()
+    begun = time.monotonic()
+    stopped = stop_job(log, drain=False, through=Through.LIVE_RUN, timeout_s=60)
+    assert stopped.through is Through.NOBODY
+    made = create_savepoint(log, "monday", through=Through.LIVE_RUN, timeout_s=60)
+    assert made.through is Through.IDLE_JOB
+    assert time.monotonic() - begun < 5
+
+
+def test_a_process_of_another_machine_or_of_an_unknown_one_is_not_called_ended() -> None:
+    identity = own_identity()
+    assert not has_ended(os.getpid(), identity)
+    for other in ("", "other-boot/pid:[1]/123", identity.replace("pid:", "other:")):
+        assert not has_ended(1 << 30, other)
 
 
 def test_a_run_that_gives_signs_of_life_is_asked(job: MaintainedJob) -> None:

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from statebed.checkpoint import Run
+from statebed.checkpoint.process_identity import own_identity
 from statebed.checkpoint.run_status import MOST_TEXT, MOST_TRACEBACK, RunStatus, put_end, put_heartbeat, shortened
 from statebed.config import DECLARATIONS, Settings
 from statebed.errors import FencedError, StatebedError
@@ -45,6 +46,7 @@ class RunReporter:
             every_us=int(self._every_s * 1e6),
             host=platform.node(),
             process_id=os.getpid(),
+            process_identity=own_identity(),
             application_id=context.applicationId,
             spark_ui_url=context.uiWebUrl or "",
             trigger=trigger,

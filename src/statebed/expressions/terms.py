@@ -19,6 +19,7 @@ from statebed.errors import InputError
 from statebed.expressions.list_parts import check_elements
 from statebed.expressions.mistakes import RowFailure, TextSpan
 from statebed.expressions.text_limits import check_size
+from statebed.expressions.types import nullable_field
 
 Datum: TypeAlias = pa.Array | pa.Scalar
 Kernel = Callable[..., pa.Array]
@@ -100,6 +101,8 @@ class ColumnTerm(Term):
 
     def value(self, frame: BatchColumns) -> pa.Array:
         kind = frame.kind(self.name)
+        if kind is not None and kind != self.type and _nullable(kind) == _nullable(self.type):
+            return frame.column(self.name).cast(self.type)  # one of the streams of a union, without nulls in it
         if kind != self.type:
             what = f"has no column {self.name!r}" if kind is None else f"has {self.name!r} as {kind}"
             raise InputError(
@@ -108,6 +111,10 @@ class ColumnTerm(Term):
                 fix="pass batches with the schema that the expression was bound to",
             )
         return frame.column(self.name)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    return nullable_field(pa.field("value", kind)).type
 
 
 @dataclass(frozen=True, eq=False)

@@ -228,3 +228,17 @@ def _common_with_text(kind: pa.DataType) -> pa.DataType | None:
     if is_number(kind):
         return DOUBLE
     return kind if kind in (BOOLEAN, DATE, TIMESTAMP, NAIVE_TIMESTAMP, BINARY) else None
+
+
+def nullable_field(field: pa.Field) -> pa.Field:
+    """Return the field with itself and all nested fields nullable where possible."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([nullable_field(inner) for inner in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(nullable_field(kind.key_field).with_nullable(False).type, nullable_field(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(nullable_field(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(nullable_field(kind.value_field))
+    return pa.field(field.name, kind)

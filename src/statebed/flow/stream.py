@@ -19,6 +19,7 @@ from statebed.errors import InputError
 from statebed.expressions import bind
 from statebed.expressions.column_like import ColumnLike
 from statebed.expressions.type_text import schema_of
+from statebed.expressions.types import nullable_field
 from statebed.flow.batch_steps import batch_step
 from statebed.flow.broadcasts import BroadcastStream, broadcast, looked_up
 from statebed.flow.change_formats import DELETED, ChangeFormat, change_columns
@@ -514,14 +515,14 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
                 f"{', '.join(other.names)}"
             )
         for first_field, other_field in zip(first, other, strict=True):
-            if _nullable(first_field) != _nullable(other_field):
+            if nullable_field(first_field) != nullable_field(other_field):
                 raise _different(
                     f"columns of a union must have the same types, but {first_field.name!r} is {first_field.type} and "
                     f"{other_field.type}"
                 )
     return pa.schema(
         [
-            _nullable(fields[0]) if any(field != fields[0] for field in fields) else fields[0]
+            nullable_field(fields[0]) if any(field != fields[0] for field in fields) else fields[0]
             for fields in zip(*schemas, strict=True)
         ]
     )
@@ -529,17 +530,3 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _different(what: str) -> InputError:
     return InputError(what, fix="select the same columns, in the same order and with the same types, from each stream")
-
-
-def _nullable(field: pa.Field) -> pa.Field:
-    """Return the field with itself and all nested fields nullable where possible."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_nullable(inner) for inner in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_nullable(kind.key_field).with_nullable(False).type, _nullable(kind.item_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_nullable(kind.value_field))
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_nullable(kind.value_field))
-    return pa.field(field.name, kind)

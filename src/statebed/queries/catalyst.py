@@ -35,6 +35,11 @@ class Catalyst:
     def filter(self, condition: Handle, child: Handle) -> Handle:
         return self._sql.catalyst.plans.logical.Filter(condition, child)
 
+    def distinct(self, child: Handle) -> Handle:
+        """Return the aggregation by all columns that Spark's optimiser makes of a Distinct."""
+        output = child.output()
+        return self._sql.catalyst.plans.logical.Aggregate(output, output, child, self._jvm.scala.Option.empty())
+
     def with_children(self, node: Handle, children: Sequence[Handle]) -> Handle:
         return node.withNewChildren(self.seq(children))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statebed.aggregates import functions as ours
 from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
+from statebed.operators import tumbling
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.aggregates import aggregate_of
 from statebed.queries.catalyst import Catalyst, outputs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 TOUCHED = "rows_touched"
 """Aggregate that changes whenever a group gets a row, so that update mode emits the group even if its result stays."""
+SESSION_KEY = "spark.sessionWindow"
+"""Mark of a session window among the metadata of an attribute."""
 NEVER_US = 253_370_764_800_000_000
 """The year 9999: the time of rows without an event time where Spark keeps them for ever."""
 MADE = WindowColumns(WINDOW_START, WINDOW_END)
@@ -86,6 +89,11 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
     computes = query.options.mode != "complete"
     windows, passed, keys = [], [], []
     for grouping in groupings:
+        if not computes and grouping.is_attribute and grouping.id in child.virtual:
+            raise UntranslatableError(
+                f"it groups by {grouping.name}, a window over results of another operator, in complete mode",
+                "use outputMode('append'), in which windows over windows close one after the other",
+            )
         if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
             windows.append(grouping)
         elif grouping.is_attribute and child.is_session(grouping.id):
@@ -100,6 +108,11 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
                 ),
                 "declare the column by withWatermark, group by session_window(ts, '5 minutes') directly, and use "
                 "outputMode('append')",
+            )
+        elif grouping.is_attribute and grouping.handle.metadata().contains(SESSION_KEY):
+            raise UntranslatableError(
+                f"it groups by {grouping.name}, a session window, in rollup, cube or grouping sets",
+                "group by session_window(ts, '5 minutes') and plain columns",
             )
         elif grouping.is_attribute and grouping.id in child.windows:
             passed.append(grouping)
@@ -193,11 +206,9 @@ def _operator(
         # Results of one window have one event time, and no others have it: they close together.
         tile = WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
         return stream.group_by(*keys, tile.window(None), name=query.operator_name("window")).agg(**aggregates)
-    if mode in {"append", "update"} and query.options.follows_spark and child.is_head and _has_time(groups.keys):
-        raise UntranslatableError(
-            "it groups by the event time without a window, or by a window in rollup, cube or grouping sets",
-            "group by window(ts, '1 second') and plain columns; or use outputMode('complete')",
-        )
+    time = _time_key(groups.keys) if mode in {"append", "update"} else None
+    if time is not None:
+        return _by_time(query, source, time, keys, aggregates)
     if mode == "append":
         raise UntranslatableError(
             "it groups by no window over the event time, so its results are never final",
@@ -206,9 +217,29 @@ def _operator(
     return stream.key_by(*keys, name=query.operator_name("aggregate")).agg(**aggregates)
 
 
-def _has_time(keys: Sequence[Expr]) -> bool:
-    """Return whether Spark takes one of the keys for the event time, and drops late rows by it."""
-    return any(key.is_attribute and key.handle.metadata().contains(WATERMARK_KEY) for key in keys)
+def _time_key(keys: Sequence[Expr]) -> Expr | None:
+    """Return the key that Spark takes for the event time of a group: it drops late rows and closes groups by it."""
+    marked = [key for key in keys if key.value.is_attribute and key.value.handle.metadata().contains(WATERMARK_KEY)]
+    if len({key.key for key in marked}) > 1:
+        raise UntranslatableError(
+            f"it groups by two event times, {marked[0].name} and {marked[1].name}", "group by one of them"
+        )
+    return marked[0] if marked else None
+
+
+def _by_time(query: "Translation", source: "_Source", time: Expr, keys: list[str], aggregates: dict[str, Any]) -> Any:
+    """Aggregate by a key that is the event time, or a window over it whose end counts, as in rollup and cube.
+
+    The operator's window is the microsecond that ends at that time: like Spark, it closes when the watermark reaches
+    the time. A group without a time, such as the total of a rollup, is never late and never closes.
+    """
+    ends = source.value(time) + (".end" if isinstance(time.value.type_json, dict) else "")
+    on = fresh_name("known_time", source.stream.columns)
+    text = f"coalesce({ends}, timestamp_micros({NEVER_US}L)) - interval 1 microsecond"
+    stream = query.extended(source.stream, {on: text})
+    emit = "early" if query.options.mode == "update" else "close"
+    window = tumbling("1 microsecond", on=on)
+    return stream.group_by(*keys, window, name=query.operator_name("window")).agg(emit=emit, **aggregates)
 
 
 def _check_types(stream: Any, calls: Sequence[tuple[str, Expr]], names: dict[tuple[object, ...], str]) -> None:
@@ -317,12 +348,9 @@ def _replaced(
 
 
 def distinct(query: "Translation", node: PlanNode) -> Relation:
-    """Keep one of equal rows, at once. Spark turns SELECT DISTINCT into an aggregation, which emits rows later."""
+    """Keep one of equal rows, at once; in an output mode, group by all columns as Spark does, which emits later."""
     if query.options.mode is not None and query.options.follows_spark:
-        raise UntranslatableError(
-            "SELECT DISTINCT groups by all columns in Spark, and gives rows when the watermark has passed them",
-            "use df.dropDuplicates(), which gives each row at once, or job.from_dataframe(df) without a mode",
-        )
+        return aggregate(query, plan_of(query.catalyst.distinct(node.child.handle)))
     child = query.operand(node.child)
     return _deduplicated(query, child, list(child.names), None)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from statebed.flow.keys import quoted
 from statebed.queries.catalyst import outputs
 from statebed.queries.optimised import watermark_key
 from statebed.queries.refusals import refusal
@@ -310,19 +312,16 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
 
 
 def expand(query: "Translation", node: PlanNode) -> Relation:
-    """Take a sliding window from Spark's rows per window; rollup and cube stay Spark's."""
+    """Take a sliding window from Spark's rows per window; rollup and cube stay Spark's, unless behind an operator."""
     child = query.visit(node.child)
     attributes = node.expressions("output")
     first = _first_value(node)
     spec = None if first is None else window_of(first)
-    if spec is None or not _is_time(spec, child) or query.options.mode == "complete":
+    if spec is None or not _is_time(spec, child) or query.options.mode == "complete" or _is_expanded(query):
         if child.is_head:
             child.check_ready("rollup, cube or a sliding window")
             return query.head_of(node, [child])
-        raise UntranslatableError(
-            "rollup, cube and grouping sets after an operator are not available",
-            "group by them before the first stateful step, or write each grouping as a query of its own",
-        )
+        return _expand_behind(child, node, attributes)
     number = attributes[0].id
     return replace(
         child,
@@ -330,6 +329,40 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
         pending={**child.pending, number: spec},
         virtual=child.virtual | {number},
     )
+
+
+def _expand_behind(child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:
+    """Make several rows of each result of an operator, one per grouping set."""
+    windows = child.virtual & child.ids
+    texts_of = {
+        number: child.pending[number].text(quoted(child.columns[child.pending[number].attribute])) for number in windows
+    }
+    child = replace(child, virtual=frozenset())
+    child.check_ready("rollup, cube or grouping sets")
+    names = distinct_names([attribute.name for attribute in attributes])
+    streams = []
+    for row in range(node.handle.projections().size()):
+        values = [node.nested_expression("projections", row, place) for place in range(len(names))]
+        texts = [
+            texts_of[value.id] if value.is_attribute and value.id in texts_of else child.bound_text(value)
+            for value in values
+            if value is not None
+        ]
+        streams.append(
+            child.behind.select(*(f"{text} as {quoted(name)}" for text, name in zip(texts, names, strict=True)))
+        )
+    return Relation(
+        names={attribute.id: attribute.name for attribute in attributes},
+        label=child.label,
+        stream=streams[0].union(*streams[1:]),
+        columns={attribute.id: name for attribute, name in zip(attributes, names, strict=True)},
+    )
+
+
+def _is_expanded(query: "Translation") -> bool:
+    """Return whether the visited Expand, of a sliding window, stands below that of a rollup or cube."""
+    above = takewhile(lambda node: node.kind in {"Expand", "Filter", "Project"}, reversed(query.visited[:-1]))
+    return any(node.kind == "Expand" for node in above)
 
 
 def _first_value(node: PlanNode) -> Expr | None:

@@ -158,6 +158,12 @@ def _only_operator(plan: JobPlan, *, where: str) -> Operator:
                 where=where,
                 fix="start the query at the beginning of the oldest open window",
             )
+        if operator.window.width_us == 1:
+            raise InputError(
+                "the query groups by the event time itself, or by a window in rollup, cube or grouping sets",
+                where=where,
+                fix="start the query at the beginning of its input",
+            )
         return operator
     if isinstance(operator, UpdatingAggregate) and operator.entries:
         raise InputError(

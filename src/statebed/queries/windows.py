@@ -36,6 +36,18 @@ class WindowSpec:
         """Return a window of the same size that grows by steps."""
         return replace(self, slide_us=step_us, is_cumulative=True)
 
+    def text(self, column: str) -> str:
+        """Return the tumbling window of a time column as text of our expressions."""
+        if self.is_session or self.is_cumulative or self.size_us != self.slide_us:
+            raise UntranslatableError(
+                "SESSION or CUMULATE is a key of rollup, cube or grouping sets",
+                "use a tumbling or sliding window, such as window(ts, '1 minute')",
+            )
+        time = f"unix_micros({column})"
+        start = f"{time} - pmod({time} - {self.offset_us}L, {self.size_us}L)"
+        edges = f"'start', timestamp_micros({start}), 'end', timestamp_micros({start} + {self.size_us}L)"
+        return f"if({column} is null, null, named_struct({edges}))"
+
     def window(self, on: str | None) -> Window | SessionWindow:
         """Return the window for an operator; `on` names the time column, unless it is the event time of the rows."""
         if self.is_session:

@@ -5,72 +5,13 @@ StreamingSessionWindowSuite and MultiStatefulOperatorsSuite. Values that depend 
 as which of two duplicates stays, are left out of the selected columns.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from spark.queries.case import AROUND, LONG_RANGE, RANGE, Case, hop, join, minute, session, sides, sql, windowed
 from spark.queries.harness import Tables
-
-
-@dataclass(frozen=True)
-class Case:
-    """A query and the output mode in which it runs."""
-
-    name: str
-    build: Callable[[Tables], DataFrame]
-    mode: str = "append"
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the session."""
-    ordered: bool = False
-    """Whether the rows of a file must be in the order of their times."""
-
-    def __str__(self) -> str:
-        return f"{self.name}-{self.mode}"
-
-
-RANGE = "k = k2 and ts2 between ts and ts + interval 20 seconds"
-LONG_RANGE = "k = k2 and ts2 between ts and ts + interval 5 minutes"
-"""Range of semi joins: with a shorter range, Spark loses rows that arrive late together with their partner."""
-AROUND = "k = k2 and ts2 >= ts - interval 10 seconds and ts2 < ts + interval 15 seconds"
-
-
-def _sides(t: Tables, keys: str = "k is not null") -> tuple[DataFrame, DataFrame]:
-    """Two streams; without null keys, which Spark joins with each other in a full outer join, against SQL."""
-    right = t.marked("b", "1 minute").where(keys).selectExpr("k as k2", "v as v2", "x as x2", "ts as ts2")
-    return t.marked().where(keys).select("k", "v", "x", "ts"), right
-
-
-def _join(name: str, how: str, condition: str, keys: str = "k is not null") -> Case:
-    def build(t: Tables) -> DataFrame:
-        left, right = _sides(t, keys)
-        return left.join(right, F.expr(condition), how)
-
-    return Case(f"{name}_{how}", build)
-
-
-def _windowed(window: Callable[[], Column], *aggregates: str) -> Callable[[Tables], DataFrame]:
-    def build(t: Tables) -> DataFrame:
-        return t.marked().groupBy(window(), "k").agg(*(F.expr(one) for one in aggregates))
-
-    return build
-
-
-def _minute() -> Column:
-    return F.window("ts", "1 minute")
-
-
-def _hop() -> Column:
-    return F.window("ts", "1 minute", "20 seconds", "5 seconds")
-
-
-def _session() -> Column:
-    return F.session_window("ts", "5 seconds")
-
-
-def _sql(name: str, text: str, mode: str = "append") -> Case:
-    return Case(name, lambda t: t.sql(text), mode)
-
+from spark.queries.join_cases import JOINS
 
 LATEST = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
 
@@ -80,18 +21,18 @@ def _within_watermark(*keys: str) -> Callable[[Tables], DataFrame]:
 
 
 CORE = [
-    Case("tumbling", _windowed(_minute, "sum(v) as s", "count(*) + 1 as c")),
-    Case("tumbling", _windowed(_minute, "max(v) as m", "avg(x) as a"), "update"),
+    Case("tumbling", windowed(minute, "sum(v) as s", "count(*) + 1 as c")),
+    Case("tumbling", windowed(minute, "max(v) as m", "avg(x) as a"), "update"),
     Case("plain", lambda t: t.read().where("v > 10").groupBy("k").agg(F.avg("x"), F.max("v").alias("m")), "update"),
     Case("filter_and_project", lambda t: t.read().where("v > 10").selectExpr("k", "v * 2 as d", "upper(k) as u")),
-    Case("sliding_with_offset", _windowed(_hop, "sum(v) as s", "min(x) as m")),
-    Case("sessions", _windowed(_session, "count(*) as c", "sum(v) as s")),
-    _join("range", "inner", RANGE),
-    _join("range", "leftOuter", RANGE),
-    _join("range", "fullOuter", AROUND),
-    _join("long_range", "leftSemi", LONG_RANGE),
+    Case("sliding_with_offset", windowed(hop, "sum(v) as s", "min(x) as m")),
+    Case("sessions", windowed(session, "count(*) as c", "sum(v) as s")),
+    join("range", "inner", RANGE),
+    join("range", "leftOuter", RANGE),
+    join("range", "fullOuter", AROUND),
+    join("long_range", "leftSemi", LONG_RANGE),
     Case("deduplicate_with_null_times", lambda t: t.marked().dropDuplicates(["k", "ts"]).select("k", "ts")),
-    _sql(
+    sql(
         "having",
         "select window.start, k, sum(v) s from a where v between 3 and 400 "
         "group by window(ts, '1 minute'), k having sum(v) > 3",
@@ -108,7 +49,7 @@ CORE = [
     ),
     Case(
         "two_sources_two_delays",
-        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_hop()).count(),
+        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(hop()).count(),
     ),
     Case(
         "filter_on_the_event_time",
@@ -118,7 +59,7 @@ CORE = [
     ),
     Case(
         "window_over_a_join",
-        lambda t: _sides(t)[0].join(_sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts", "30 seconds")).count(),
+        lambda t: sides(t)[0].join(sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts", "30 seconds")).count(),
     ),
     Case(
         "static_join_explode_and_tail",
@@ -126,7 +67,7 @@ CORE = [
             t.marked()
             .join(t.dim(), "k")
             .withColumn("tag", F.explode("tags"))
-            .groupBy(_minute(), "label", "tag")
+            .groupBy(minute(), "label", "tag")
             .agg(F.count("*").alias("c"))
             .selectExpr("window", "label", "tag", "c", "to_csv(struct(label)) as h")
         ),
@@ -135,14 +76,26 @@ CORE = [
     Case("within_watermark_two_keys", _within_watermark("k", "g"), ordered=True),
     Case(
         "latest_watermark_union",
-        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(_minute()).count(),
+        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(minute()).count(),
         settings=LATEST,
+    ),
+    Case("event_time_as_a_key", lambda t: t.marked().groupBy("ts", "k").agg(F.sum("v"), F.max("x"))),
+    Case("window_in_cube", lambda t: t.marked().cube(F.window("ts", "20 seconds"), "k").count(), "update"),
+    Case(
+        "rollup_of_windows",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .rollup("window", "k")
+            .agg(F.sum("s"))
+        ),
     ),
 ]
 
 WINDOWS = [
-    Case(f"{name}_{mode}_{number}", _windowed(window, *aggregates), mode)
-    for name, window in (("tumbling", _minute), ("sliding", _hop), ("sessions", _session))
+    Case(f"{name}_{mode}_{number}", windowed(window, *aggregates), mode)
+    for name, window in (("tumbling", minute), ("sliding", hop), ("sessions", session))
     for mode in ("append", "update")
     for number, aggregates in enumerate(
         [
@@ -157,7 +110,7 @@ WINDOWS = [
 ]
 
 SHAPES = [
-    Case("no_key", lambda t: t.marked().groupBy(_minute()).agg(F.sum("v").alias("s"))),
+    Case("no_key", lambda t: t.marked().groupBy(minute()).agg(F.sum("v").alias("s"))),
     Case(
         "expression_key", lambda t: t.marked().groupBy(F.window("ts", "1 minute"), (F.col("v") % 3).alias("m")).count()
     ),
@@ -333,100 +286,6 @@ SHAPES = [
     ),
 ]
 
-JOINS = [
-    *(_join("range", how, RANGE) for how in ("rightOuter",)),
-    *(_join("around", how, AROUND) for how in ("inner", "leftOuter", "rightOuter")),
-    *(_join("strict", how, "k = k2 and ts2 > ts and ts2 < ts + interval 20 seconds") for how in ("inner", "leftOuter")),
-    *(_join("with_condition", how, f"{RANGE} and v < v2") for how in ("inner", "leftOuter", "rightOuter", "fullOuter")),
-    *(_join("null_keys", how, RANGE, "true") for how in ("inner", "leftOuter", "rightOuter")),
-    _join("null_keys", "leftSemi", LONG_RANGE, "true"),
-    _join("equal_times", "inner", "k = k2 and ts = ts2"),
-    _join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
-    _join("one_bound", "inner", "k = k2 and ts2 >= ts"),
-    _sql(
-        "join_by_where",
-        "select a.k, a.v, b.v v2 from a, b where a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts "
-        "and a.v > 20 and b.g <> a.g",
-    ),
-    _sql(
-        "sql_interval",
-        "select a.k, a.v, b.v v2 from a join b on a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts",
-    ),
-    _sql(
-        "sql_subqueries",
-        "select l.k, l.v, r.v w from (select * from a where v > 50) l join (select * from b where v < 300) r "
-        "on l.k = r.k and r.ts between l.ts and l.ts + interval 10 seconds",
-    ),
-    _sql(
-        "sql_cte",
-        "with w as (select window, k, sum(v) s from a group by window(ts, '1 minute'), k) "
-        "select window.start, k, s * 2 d from w where s > 0",
-    ),
-    Case(
-        "windows_joined",
-        lambda t: (
-            t.marked()
-            .groupBy(F.window("ts", "20 seconds"), "k")
-            .agg(F.sum("v").alias("s"))
-            .join(t.marked("b").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")), ["window", "k"])
-        ),
-    ),
-    Case(
-        "windows_joined_left",
-        lambda t: (
-            t.marked()
-            .where("k is not null")
-            .groupBy(F.window("ts", "20 seconds"), "k")
-            .agg(F.sum("v").alias("s"))
-            .join(
-                t.marked("b").where("k = 'a'").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")),
-                ["window", "k"],
-                "left",
-            )
-        ),
-    ),
-    Case(
-        "rows_joined_by_window",
-        lambda t: (
-            t.marked()
-            .select("k", "v", F.window("ts", "20 seconds").alias("w"))
-            .join(
-                t.marked("b").select(F.col("k").alias("k2"), "x", F.window("ts", "20 seconds").alias("w2")),
-                F.expr("k = k2 and w = w2"),
-            )
-        ),
-    ),
-    Case(
-        "join_then_window_of_left",
-        lambda t: (
-            _sides(t)[0].join(_sides(t)[1], F.expr(AROUND)).groupBy(F.window("ts", "30 seconds"), "k").agg(F.sum("v2"))
-        ),
-    ),
-    Case(
-        "join_then_window_of_right",
-        lambda t: (
-            _sides(t)[0].join(_sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts2", "30 seconds"), "k").agg(F.sum("v"))
-        ),
-    ),
-    Case(
-        "left_join_then_window",
-        lambda t: (
-            _sides(t)[0]
-            .join(_sides(t)[1], F.expr(RANGE), "left")
-            .groupBy(F.window("ts", "30 seconds"))
-            .agg(F.count("v2"), F.count("*"))
-        ),
-    ),
-    Case(
-        "self_join",
-        lambda t: (
-            t.marked()
-            .select("k", "v", "ts")
-            .join(t.marked().selectExpr("k as k2", "v as v2", "ts as ts2"), F.expr(RANGE + " and v <> v2"))
-        ),
-    ),
-]
-
 WATERMARKS_AND_WINDOWS = [
     Case("within_watermark_one_key", _within_watermark("k"), ordered=True),
     Case(
@@ -442,7 +301,7 @@ WATERMARKS_AND_WINDOWS = [
     ),
     Case(
         "latest_watermark_join",
-        lambda t: _sides(t)[0].join(_sides(t)[1], F.expr(RANGE), "leftOuter"),
+        lambda t: sides(t)[0].join(sides(t)[1], F.expr(RANGE), "leftOuter"),
         settings=LATEST,
     ),
     Case(
@@ -458,7 +317,7 @@ WATERMARKS_AND_WINDOWS = [
         ),
         settings=LATEST,
     ),
-    Case("session_as_a_value", lambda t: t.read().select(_session().alias("w"), "k"), "append"),
+    Case("session_as_a_value", lambda t: t.read().select(session().alias("w"), "k"), "append"),
     Case(
         "window_results_joined_with_rows",
         lambda t: (
@@ -543,4 +402,61 @@ WATERMARKS_AND_WINDOWS = [
     ),
 ]
 
-ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS]
+GROUPED_BY_TIME = [
+    Case(f"{name}_{mode}", build, mode)
+    for name, build in (
+        ("event_time", lambda t: t.marked().groupBy("ts", "k").agg(F.sum("v"), F.max("x"))),
+        ("renamed_event_time", lambda t: t.marked().withColumnRenamed("ts", "at").groupBy("at").count()),
+        ("window_in_cube", lambda t: t.marked().cube(F.window("ts", "20 seconds"), "k").count()),
+        ("sliding_window_in_rollup", lambda t: t.marked().rollup(hop(), "k").agg(F.sum("v"), F.grouping_id())),
+        (
+            "window_in_grouping_sets",
+            lambda t: t.sql(
+                "select window, k, g, grouping(k) i, sum(v) s from a "
+                "group by grouping sets ((window(ts, '20 seconds'), k), (window(ts, '20 seconds'), g), (k)) "
+                "having sum(v) > 100"
+            ),
+        ),
+        ("select_distinct", lambda t: t.sql("select distinct k, ts from a")),
+    )
+    for mode in ("append", "update", "complete")
+] + [
+    Case(
+        "event_time_then_window",
+        lambda t: (
+            t.marked().groupBy("ts", "k").agg(F.sum("v").alias("s")).groupBy(F.window("ts", "1 minute")).agg(F.sum("s"))
+        ),
+    ),
+    Case(
+        "rollup_then_window_time",
+        lambda t: (
+            t.marked()
+            .rollup(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .groupBy(F.window(F.window_time("window"), "1 minute"))
+            .agg(F.sum("s"))
+        ),
+    ),
+    Case(
+        "grouped_by_window_time",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .withColumn("t", F.window_time("window"))
+            .groupBy("t")
+            .agg(F.sum("s"))
+        ),
+    ),
+    Case("cube_of_deduplicated_rows", lambda t: t.marked().dropDuplicates(["k", "ts"]).cube("ts", "k").count()),
+    Case(
+        "sliding_window_in_rollup_of_deduplicated_rows",
+        lambda t: t.marked().dropDuplicates(["k", "ts"]).rollup(hop(), "k").count(),
+    ),
+    Case(
+        "window_in_cube_of_joined_rows",
+        lambda t: sides(t)[0].join(sides(t)[1], F.expr(RANGE)).cube(F.window("ts", "20 seconds"), "k").agg(F.sum("v2")),
+    ),
+]
+
+ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *GROUPED_BY_TIME]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from spark.queries.cases import ALL, CORE, Case
+from spark.queries.case import Case
+from spark.queries.cases import ALL, CORE
 from spark.queries.harness import AnyOrder, Batches, by_spark, by_statebed, comparable, configured
 
 import statebed as sb

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark.queries.cases import ALL, CORE, Case
+from spark.queries.case import Case
+from spark.queries.cases import ALL, CORE
 from spark.queries.harness import AnyOrder, by_spark, by_statebed, configured, difference
 
 # Spark keeps such state as well.

@@ -64,12 +64,6 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "groupBy().agg() cannot run on statebed: it groups by no window",
         "outputMode('update')",
     ),
-    "sql_distinct_in_a_mode": (
-        lambda t: t.sql("select distinct k, ts from a"),
-        "append",
-        "distinct cannot run on statebed: SELECT DISTINCT groups by all columns",
-        "dropDuplicates()",
-    ),
     "first": (
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.first("v")),
         None,
@@ -173,11 +167,11 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "withWatermark cannot run on statebed: a watermark is declared after a stateful step",
         "window_time",
     ),
-    "rollup_behind": (
-        lambda t: _windows(t).rollup("k").agg(F.sum("s")),
+    "session_in_rollup_behind": (
+        lambda t: t.marked().dropDuplicates(["k", "ts"]).rollup(F.session_window("ts", "5 seconds"), "k").count(),
         None,
-        "rollup, cube and grouping sets after an operator",
-        "before the first stateful step",
+        "SESSION or CUMULATE is a key of rollup",
+        "use a tumbling or sliding window",
     ),
     "watermark_twice": (
         lambda t: t.marked().withWatermark("ts", "1 minute").groupBy(F.window("ts", "1 minute")).count(),
@@ -185,23 +179,17 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "its rows have a watermark already",
         "withWatermark once",
     ),
-    "grouped_by_event_time": (
-        lambda t: t.marked().groupBy("ts").count(),
-        "update",
-        "it groups by the event time without a window",
-        "window(ts, '1 second')",
-    ),
-    "grouped_by_renamed_event_time": (
-        lambda t: t.marked().withColumnRenamed("ts", "at").groupBy("at", "k").count(),
+    "session_in_rollup": (
+        lambda t: t.marked().rollup(F.session_window("ts", "5 seconds"), "k").count(),
         "append",
-        "it groups by the event time without a window",
-        "window(ts, '1 second')",
+        "it groups by session_window, a session window, in rollup, cube or grouping sets",
+        "and plain columns",
     ),
-    "window_in_cube": (
-        lambda t: t.marked().cube(F.window("ts", "5 seconds"), "k").count(),
-        "update",
-        "by a window in rollup, cube or grouping sets",
-        "outputMode('complete')",
+    "window_of_windows_in_complete_mode": (
+        lambda t: _windows(t).groupBy(F.window(F.window_time("window"), "5 minutes")).count(),
+        "complete",
+        "a window over results of another operator, in complete mode",
+        "outputMode('append')",
     ),
     "join_of_untimed_rows": (
         lambda t: t.read().select("k").join(t.read("b").selectExpr("k as k2"), F.expr("k = k2")),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark.queries.cases import Case
+from spark.queries.case import Case
 from spark.queries.harness import FIRST_EPOCH, Batches, Tables, comparable
 
 import statebed as sb
@@ -57,6 +57,7 @@ MORE = [
 ]
 REFUSED: dict[str, tuple[Callable[[Tables], DataFrame], str]] = {
     "sliding": (lambda t: t.marked().groupBy(F.window("ts", "1 minute", "20 seconds")).count(), "sliding windows"),
+    "event_time": (lambda t: t.marked().groupBy("ts").count(), "groups by the event time itself"),
     "sessions": (
         lambda t: t.marked().groupBy(F.session_window("ts", "9 seconds"), "k").count(),
         "cannot be taken over",

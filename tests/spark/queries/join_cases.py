@@ -1,0 +1,98 @@
+"""Joins of streams, of windowed results, and of both."""
+
+from pyspark.sql import functions as F
+from spark.queries.case import AROUND, LONG_RANGE, RANGE, Case, join, sides, sql
+
+JOINS = [
+    *(join("range", how, RANGE) for how in ("rightOuter",)),
+    *(join("around", how, AROUND) for how in ("inner", "leftOuter", "rightOuter")),
+    *(join("strict", how, "k = k2 and ts2 > ts and ts2 < ts + interval 20 seconds") for how in ("inner", "leftOuter")),
+    *(join("with_condition", how, f"{RANGE} and v < v2") for how in ("inner", "leftOuter", "rightOuter", "fullOuter")),
+    *(join("null_keys", how, RANGE, "true") for how in ("inner", "leftOuter", "rightOuter")),
+    join("null_keys", "leftSemi", LONG_RANGE, "true"),
+    join("equal_times", "inner", "k = k2 and ts = ts2"),
+    join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
+    join("one_bound", "inner", "k = k2 and ts2 >= ts"),
+    sql(
+        "join_by_where",
+        "select a.k, a.v, b.v v2 from a, b where a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts "
+        "and a.v > 20 and b.g <> a.g",
+    ),
+    sql(
+        "sql_interval",
+        "select a.k, a.v, b.v v2 from a join b on a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts",
+    ),
+    sql(
+        "sql_subqueries",
+        "select l.k, l.v, r.v w from (select * from a where v > 50) l join (select * from b where v < 300) r "
+        "on l.k = r.k and r.ts between l.ts and l.ts + interval 10 seconds",
+    ),
+    sql(
+        "sql_cte",
+        "with w as (select window, k, sum(v) s from a group by window(ts, '1 minute'), k) "
+        "select window.start, k, s * 2 d from w where s > 0",
+    ),
+    Case(
+        "windows_joined",
+        lambda t: (
+            t.marked()
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(t.marked("b").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")), ["window", "k"])
+        ),
+    ),
+    Case(
+        "windows_joined_left",
+        lambda t: (
+            t.marked()
+            .where("k is not null")
+            .groupBy(F.window("ts", "20 seconds"), "k")
+            .agg(F.sum("v").alias("s"))
+            .join(
+                t.marked("b").where("k = 'a'").groupBy(F.window("ts", "20 seconds"), "k").agg(F.sum("v").alias("r")),
+                ["window", "k"],
+                "left",
+            )
+        ),
+    ),
+    Case(
+        "rows_joined_by_window",
+        lambda t: (
+            t.marked()
+            .select("k", "v", F.window("ts", "20 seconds").alias("w"))
+            .join(
+                t.marked("b").select(F.col("k").alias("k2"), "x", F.window("ts", "20 seconds").alias("w2")),
+                F.expr("k = k2 and w = w2"),
+            )
+        ),
+    ),
+    Case(
+        "join_then_window_of_left",
+        lambda t: (
+            sides(t)[0].join(sides(t)[1], F.expr(AROUND)).groupBy(F.window("ts", "30 seconds"), "k").agg(F.sum("v2"))
+        ),
+    ),
+    Case(
+        "join_then_window_of_right",
+        lambda t: (
+            sides(t)[0].join(sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts2", "30 seconds"), "k").agg(F.sum("v"))
+        ),
+    ),
+    Case(
+        "left_join_then_window",
+        lambda t: (
+            sides(t)[0]
+            .join(sides(t)[1], F.expr(RANGE), "left")
+            .groupBy(F.window("ts", "30 seconds"))
+            .agg(F.count("v2"), F.count("*"))
+        ),
+    ),
+    Case(
+        "self_join",
+        lambda t: (
+            t.marked()
+            .select("k", "v", "ts")
+            .join(t.marked().selectExpr("k as k2", "v as v2", "ts as ts2"), F.expr(RANGE + " and v <> v2"))
+        ),
+    ),
+]

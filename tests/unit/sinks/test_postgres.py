@@ -190,7 +190,7 @@ def test_a_key_of_another_type_is_found_by_that_type(postgres: Any) -> None:
     for epoch, values in ((2, [1]), (3, [1, 2])):
         made.publish(publication(1, epoch, pa.table({"k": [one], "n": [values]}, schema=output.columns)))
     assert [(str(key), value) for key, value in postgres.run("select k, n from results")] == [(one, [1, 2])]
-    with pytest.raises(SinkError, match="invalid input syntax for type uuid"):
+    with pytest.raises(SinkError, match="the key k = 'no', which a column of type uuid does not keep"):
         made.publish(publication(1, 4, pa.table({"k": ["no"], "n": [[1]]}, schema=output.columns)))
 
 
@@ -220,3 +220,23 @@ def test_a_key_column_that_ignores_case_is_refused(postgres: Any) -> None:
     with pytest.raises(InputError, match="its key column k has the type citext, which treats different keys as equal"):
         SqlTableSink(sink_id="out", job_id="rides", database=database, table=keyed).check(last_number=0)
     sink(database).check(last_number=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "changed"),
+    [
+        ("char(4)", ["a", "", " b"], "a "),
+        ("uuid", ["0b5bafb8-8dd2-4f5c-9f5c-3c8a3c3f9f10"], "0B5BAFB8-8DD2-4F5C-9F5C-3C8A3C3F9F10"),
+    ],
+)
+def test_a_key_that_its_column_would_change_is_refused(postgres: Any, kind: str, kept: list[str], changed: str) -> None:
+    postgres.run(f"create table results (k {kind}, n bigint)")
+    database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
+    keyed = SqlTableSink(
+        sink_id="out", job_id="rides", database=database, table=SqlTable(TableName("results"), OUTPUT, ("k",), None)
+    )
+    keyed.open(1)
+    keyed.publish(publication(1, 2, pa.table({"k": [*kept, None], "n": range(len(kept) + 1)}, schema=OUTPUT.columns)))
+    with pytest.raises(SinkError, match="does not keep as it is: different keys could become equal"):
+        keyed.publish(publication(1, 3, pa.table({"k": [changed], "n": [7]}, schema=OUTPUT.columns)))
+    assert sorted(row[0] for row in postgres.run("select n from results")) == list(range(len(kept) + 1))

@@ -45,6 +45,8 @@ class ExistingColumn:
     """Whether the column is not null and has no default."""
     numbers_nulls: bool = False
     """Whether the database replaces a null by a number of its own."""
+    kept_texts: str = ""
+    """Pattern of the texts that the column does not change; empty if it changes none."""
 
 
 class Transaction(Protocol):

@@ -8,6 +8,7 @@ statements, and for a transaction whose client is suspended, so that it cannot b
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -55,6 +56,8 @@ _ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("date32[day]", "date", frozenset({"date"})),
 )
 """Arrow type, type of a new column, and types of existing columns that can hold every value."""
+_KEPT = {"bpchar": "(^|[^ ])$", "uuid": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}
+"""Patterns of texts that are stored as they are: char(n) ignores spaces at the end, uuid has several spellings."""
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
@@ -198,7 +201,8 @@ class PostgresTransaction:
             """,
             table.sql,
         )
-        return {row[0]: ExistingColumn(*row) for row in rows} or None
+        columns = [ExistingColumn(*row) for row in rows]
+        return {column.name: replace(column, kept_texts=_KEPT.get(column.kind, "")) for column in columns} or None
 
     def folding(self, table: TableName, column: str) -> str | None:
         rows = self.run(

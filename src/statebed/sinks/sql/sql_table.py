@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, RollbackError, SinkError, SinkUnavailableError
@@ -268,6 +269,7 @@ class SqlTableSink(BaseSink):
         columns = (*table.columns, WEIGHT)
         for batch in self._batches(publication, columns):
             self._check_nulls(batch, existing, publication)
+            self._check_key_texts(batch, existing, publication)
             transaction.load(STAGED, columns, batch, table.key)
         transaction.run(keyed.net())
         if table.one_row:
@@ -306,6 +308,24 @@ class SqlTableSink(BaseSink):
                     where=self._where,
                     fix=f"rebuild the table, with its rows, so that {name} is INTEGER with a unique index and no "
                     "primary key; then start the job again: the epoch is committed and is published first",
+                )
+
+    def _check_key_texts(
+        self, batch: pa.RecordBatch, existing: Mapping[str, ExistingColumn], publication: Publication
+    ) -> None:
+        """Raise SinkError for a text that a column of the key would change, into one that another key may have."""
+        for name in self._table.key:
+            column, texts = existing[name], batch.column(name)
+            if not column.kept_texts or not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+                continue
+            changed = pc.filter(texts, pc.invert(pc.match_substring_regex(texts, column.kept_texts)))
+            if len(changed):
+                raise SinkError(
+                    f"epoch {publication.epoch} has the key {name} = {changed[0].as_py()!r}, which a column of type "
+                    f"{column.type} does not keep as it is: different keys could become equal",
+                    where=self._where,
+                    fix=f"change the column {name} to text; then start the job again: the epoch is committed and is "
+                    "published first",
                 )
 
     def _check_key(self, repeated: Sequence[tuple[object, ...]], publication: Publication) -> None:

@@ -4,7 +4,9 @@ All names are relative to the job's folder, whose name is `job_folder`. Numbers 
 digits, so that the order of names is the order of numbers.
 """
 
+import hashlib
 import re
+import unicodedata
 
 from statebed.errors import InvalidNameError
 
@@ -17,6 +19,8 @@ RUNS = "runs"
 SPARK = "spark"
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.IGNORECASE | re.ASCII)
+_OTHER_CHARACTERS = re.compile(r"[^a-z0-9_]+", re.IGNORECASE)
+_STORED_DIGITS = 8
 _EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
 _COMPACTED = re.compile(rf"{COMPACTIONS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
 _RUN = re.compile(rf"{RUNS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
@@ -43,6 +47,21 @@ def check_name(kind: str, name: str) -> str:
     if ".." in name or not _NAME.fullmatch(name):
         raise InvalidNameError(f"the {kind} name {name!r} has characters that object names cannot contain", fix=fix)
     return name
+
+
+def stored_name(name: str) -> str:
+    """Return a form of any name that can be part of an object name: the name itself if it can, else its ASCII letters
+    and a digest, which keeps different names apart.
+
+    >>> stored_name("rides"), stored_name("Überweisungen")
+    ('rides', 'Uberweisungen_4d4c000f')
+    """
+    if len(name) <= MAX_NAME_LENGTH and ".." not in name and _NAME.fullmatch(name):
+        return name
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_STORED_DIGITS]
+    letters = _OTHER_CHARACTERS.sub("_", plain).strip("_")[: MAX_NAME_LENGTH // 2]
+    return f"{letters}_{digest}" if letters else f"name_{digest}"
 
 
 def job_folder(job_id: str) -> str:

@@ -113,9 +113,8 @@ def _label(source: SqlText, tokens: Sequence[SqlToken], opening: int, closing: i
     return None
 
 
-def _name(source: SqlText, token: SqlToken) -> str | None:
-    name = token.value if token.kind is SqlTokenKind.QUOTED_NAME else source.slice(token.span)
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else None
+def _name(source: SqlText, token: SqlToken) -> str:
+    return token.value if token.kind is SqlTokenKind.QUOTED_NAME else source.slice(token.span)
 
 
 def _closing(tokens: Sequence[SqlToken], opening: int) -> int:

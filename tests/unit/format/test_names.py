@@ -185,3 +185,13 @@ def test_the_epoch_the_run_and_the_sink_are_read_back_from_a_name(call: tuple[ob
 )
 def test_a_strange_path_is_of_no_epoch(path: str) -> None:
     assert names.epoch_of(path) is None
+
+
+def test_any_name_has_a_stored_form_of_its_own() -> None:
+    for name in ("rides", "rides-per.minute", "_x"):
+        assert names.stored_name(name) == name
+    others = ["Überweisungen", "Uberweisungen ", "日本", "本日", "order items", "..", "", "x" * 500]
+    stored = [names.stored_name(name) for name in others]
+    assert len(set(stored)) == len(others)
+    assert all(names.check_name("operator", name) == name for name in stored)
+    assert stored[0] == "Uberweisungen_4d4c000f", "stored names never change"

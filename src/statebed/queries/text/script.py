@@ -89,7 +89,7 @@ class SqlScript:
                 statement.table.span,
                 fix=nearest(name, list(self._tables.definitions), what="tables"),
             )
-        if definition.name in self._job.sink_names:
+        if definition.stored_name in self._job.sink_names:
             raise source.mistake(
                 f"another INSERT writes to {name!r} already",
                 statement.table.span,

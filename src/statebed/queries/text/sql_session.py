@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from statebed.errors import InputError, StatebedError
+from statebed.format.names import stored_name
 from statebed.queries.explain import explained_text
 from statebed.queries.job import QueryJob
 from statebed.queries.text.connectors import CONNECTOR
@@ -306,7 +307,7 @@ class SqlSession:
         """Return the name of a job: the one that is set, or that of its first table."""
         chosen = next((self.settings[name] for name in JOB_NAMES if name in self.settings), self._job_name)
         first = next((entry.table.text for entry in statements if isinstance(entry, InsertInto)), _SELECT)
-        return chosen or first
+        return chosen or stored_name(first)
 
     def _catalogue_job(self) -> QueryJob:
         """Return the job whose tables are those of the shell; it is never started."""

@@ -105,7 +105,7 @@ class SqlTables:
             if not definition.is_readable:
                 return None
             frame, watermark = definition.opened()
-            self._sources[name] = self._job.source(frame, name=definition.name, watermark=watermark)
+            self._sources[name] = self._job.source(frame, name=definition.stored_name, watermark=watermark)
         read = self._sources[name].frame
         assert read is not None
         return read.df.drop(*HIDDEN)

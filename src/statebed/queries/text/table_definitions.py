@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statebed.errors import InputError
+from statebed.format.names import stored_name
 from statebed.format.stream_schema import Changes
 from statebed.queries.text.connector_list import CONNECTORS
 from statebed.queries.text.connectors import BROADCAST, CONNECTOR, DELETED, Connector, SqlTableRequest, connector_of
@@ -44,6 +45,11 @@ class TableDefinition:
         return self.request.name
 
     @property
+    def stored_name(self) -> str:
+        """Name of its source or sink, which is part of the names of objects in the store."""
+        return stored_name(self.name)
+
+    @property
     def statement(self) -> CreateTable:
         return self.request.statement
 
@@ -67,7 +73,7 @@ class TableDefinition:
             return None
         deleted = self.statement.options.get(DELETED)
         key = tuple(self._declared(name.text) for name in self.statement.primary_key)
-        return BroadcastDeclaration(self.name, key, None if deleted is None else self._declared(deleted.text))
+        return BroadcastDeclaration(self.stored_name, key, None if deleted is None else self._declared(deleted.text))
 
     def _declared(self, name: str) -> str:
         """Return a column's name as it was declared."""
@@ -219,7 +225,11 @@ class TableDefinition:
             )
         try:
             stream.write(
-                call.sink, path=call.path, name=self.name, key=key if call.takes_key and key else None, **call.options
+                call.sink,
+                path=call.path,
+                name=self.stored_name,
+                key=key if call.takes_key and key else None,
+                **call.options,
             )
         except InputError as error:
             raise source.mistake(error.what, insert.table.span, fix=error.fix) from error

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from statebed.errors import StatebedError
+from statebed.format.names import stored_name
 from statebed.queries.catalyst import outputs
 from statebed.queries.refusals import refusal
 from statebed.queries.relation import BroadcastRows, Relation
@@ -80,8 +81,7 @@ class TextTranslation(Translation):
         """Name an operator after its block: `NAME` hint, or the block's label and the kind of operator."""
         query, span = self._place()
         block = block_at(query.blocks, span)
-        # Tables may have names that objects in a store cannot have.
-        name = f"{_NOT_IN_NAMES.sub('_', block.label).strip('_') or 'query'}_{kind}"
+        name = f"{_NOT_IN_NAMES.sub('_', stored_name(block.label)).strip('_') or 'query'}_{kind}"
         if block.hint is not None:
             is_inner = kind in {"join", "lookup"} and block.is_grouped
             name = f"{block.hint}_{kind}" if is_inner or block.hint in self.job.graph.names else block.hint

@@ -96,6 +96,16 @@ def _sessions(flow: sb.Flow) -> None:
     visits.group_by("k", sb.session("3 microseconds"), name="result").agg(n=sb.count())
 
 
+def _window(**functions: Any) -> Callable[[sb.Flow], None]:
+    """One window, whose result is emitted whenever it changes."""
+
+    def build(flow: sb.Flow) -> None:
+        values = flow.source("rows", COLUMNS, watermark=("ts", "1 hour"))
+        values.group_by("k", sb.tumbling("10 days"), name="result").agg(emit="early", **functions)
+
+    return build
+
+
 def _process(process: sb.Process) -> Callable[[sb.Flow], None]:
     def build(flow: sb.Flow) -> None:
         flow.source("rows", COLUMNS, watermark=("ts", "0 s")).key_by("k", name="keyed").process(process, name="result")
@@ -121,6 +131,8 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
         lambda rows: rows.key_by("k", name="result").agg(found=sb.max_by("most", "v"))
     ),
     "top 10": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v")),
+    "count_distinct in a window": _window(n=sb.count_distinct("v")),
+    "median in a window": _window(middle=sb.median("v")),
     "open sessions": _sessions,
     "open sessions, a row out of order": _sessions,
     "list state": _process(Appended()),

@@ -1,5 +1,6 @@
 """Common base of all aggregations: keys, aggregates over one input, output columns and late rows."""
 
+import datetime as dt
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from statebed.quantities import duration_text
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+FOREVER = dt.timedelta(days=36_500_000)
+"""Retention of tables whose rows are deleted by their operator alone."""
 
 
 class Emit(enum.Enum):

@@ -132,7 +132,7 @@ class WindowResults:
     def in_time_order(self) -> bool:
         return True
 
-    def finish(self, pieces: Iterable[pa.Table], elements: Elements) -> Iterator[pa.Table]:  # noqa: ARG002 - panes hold all
+    def finish(self, pieces: Iterable[pa.Table], elements: Elements) -> Iterator[pa.Table]:
         """Yield the results of each window as soon as all its panes have been read; panes of incomplete windows are
         buffered.
         """
@@ -145,11 +145,11 @@ class WindowResults:
             complete_us = window.last_closed_end(int(int64_values(rows[TIME])[-1]))
             if done_us is None or complete_us > done_us:
                 panes = pa.concat_tables(held)
-                yield self.operator.finished(panes, after_us=done_us, until_us=complete_us)
+                yield self.operator.finished(panes, elements, after_us=done_us, until_us=complete_us)
                 held = [filtered(panes, int64_values(panes[TIME]) >= window.first_open(complete_us))]
                 done_us = complete_us
         if held:
-            yield self.operator.finished(pa.concat_tables(held), after_us=done_us, until_us=None)
+            yield self.operator.finished(pa.concat_tables(held), elements, after_us=done_us, until_us=None)
 
 
 def result_table(definition: str) -> str | None:

@@ -1,8 +1,9 @@
 """Flows whose state had another shape in earlier versions, and the rows they were fed.
 
 `earlier_states/` holds the state of each after FIRST_EPOCHS, written by the last version that kept the elements of a
-key in one list; those of "sessions_by_start" by the last version that kept sessions by their start. Run this file with
-such a version on the path to write some of them again:
+key in one list; those of "sessions_by_start" by the last version that kept sessions by their start, and those of
+"windows_early" by the last one that listed all values of a window. Run this file with such a version on the path to
+write some of them again:
 
     PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py NAME...
 """
@@ -188,6 +189,20 @@ def _sessions(**options: Any) -> Callable[[str], Flow]:
     return made
 
 
+def _windows_early(name: str) -> Flow:
+    """Windows whose values are all listed in their partials."""
+    flow, bids, _ = _streams(name)
+    bids.group_by("auction", sb.tumbling("250 us"), name="result").agg(
+        emit="early",
+        rows=f.count(),
+        prices=f.count_distinct("price"),
+        scores=f.collect_list("score"),
+        often=f.mode("price"),
+        middle=f.median("price"),
+    )
+    return flow
+
+
 FLOWS: dict[str, Callable[[str], Flow]] = {
     "join_inner": _join(),
     "join_left": _join(how="left"),
@@ -207,6 +222,7 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "sessions_early": _sessions(allowed_lateness="250 us", emit="early"),
     "sessions_by_start": _sessions(allowed_lateness="250 us"),
     "sessions_by_start_early": _sessions(allowed_lateness="250 us", emit="early"),
+    "windows_early": _windows_early,
 }
 
 

@@ -11,6 +11,7 @@ from unit.operators.earlier_flows import EPOCHS, FIRST_EPOCHS, FLOWS, PARALLELIS
 from statebed import testing
 from statebed.arrays.columns import one_chunk
 from statebed.arrays.key_hash import normalise_key
+from statebed.operators.windows import large_groups
 
 Counted = collections.Counter[str]
 
@@ -42,7 +43,10 @@ def started_today(name: str) -> tuple[Counted, object]:
         *diagonals([name for name in FLOWS if "_time" not in name], [1, PARALLELISM, 3]),
     ],
 )
-def test_a_job_goes_on_from_state_of_an_earlier_version(name: str, parallelism: int) -> None:
+def test_a_job_goes_on_from_state_of_an_earlier_version(
+    name: str, parallelism: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 5)
     changes, state = started_today(name)
     assert changes
     with testing.run(FLOWS[name](name), parallelism=parallelism, store=stored(name)) as run:

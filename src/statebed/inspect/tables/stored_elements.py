@@ -46,7 +46,12 @@ class StoredElements:
         )
 
     def __call__(self, table: str, keys: pa.Table) -> Iterator[pa.Table]:
-        """Yield the elements of some groups, and possibly of others whose hashes are between theirs."""
+        """Yield the elements of some groups, and possibly of others whose hashes are between theirs.
+
+        A table that the operator did not have yet has no elements.
+        """
+        if table not in self.tables:
+            return
         config, parts = self.tables[table]
         shape = TableShape(pb.TableConfig.FromString(config))
         request = Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names))

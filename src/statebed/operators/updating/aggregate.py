@@ -28,6 +28,7 @@ from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
+from statebed.operators.element_groups import ElementGroups
 from statebed.operators.input_rows import AdmittedRows, admit, filtered, gathered, late_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, OperatorBase, StepResult, Tables
@@ -100,7 +101,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         }
         expires_with = None if self.ttl is None else GROUPS
         return {
-            position: EntryTable(position, accumulator, self.state_keys, expires_with)
+            position: EntryTable(position, accumulator, ElementGroups(self.state_keys), expires_with)
             for position, accumulator in accumulators.items()
             if accumulator is not None
         }

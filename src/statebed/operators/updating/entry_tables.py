@@ -30,8 +30,9 @@ from statebed.aggregates.accumulators import (
 )
 from statebed.aggregates.accumulators.multisets import Multisets, present, sorted_sets
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
-from statebed.arrays.grouping import Flags, Integers, group_rows
-from statebed.arrays.key_hash import hash_columns, is_key_type, normalise_key
+from statebed.arrays.grouping import Flags, Integers
+from statebed.arrays.key_hash import is_key_type
+from statebed.operators.element_groups import ElementGroups
 from statebed.operators.keyed_rows import taken, unused_name
 from statebed.operators.operator import Tables
 from statebed.operators.time_to_live import multiset_config
@@ -64,7 +65,7 @@ class EntryTable:
     position: int
     """Position of the aggregate among those of its operator."""
     accumulator: EntryAccumulator
-    keys: tuple[pa.Field, ...]
+    groups: ElementGroups
     expires_with: str | None = None
     """Table of the groups, if they have a time to live."""
 
@@ -107,9 +108,9 @@ class EntryTable:
     def config(self) -> TableConfig:
         description = f"distinct values of {self.result_name} by key, with their counts"
         counts = [pa.field(COUNT, pa.int64(), nullable=False)]
-        return multiset_config(
-            self.name, description, self.keys, self._elements, counts, ttl=None, expires_with=self.expires_with
-        )
+        keys = self.groups.keys
+        elements = [*self.groups.columns[len(keys) :], *self._elements]
+        return multiset_config(self.name, description, keys, elements, counts, ttl=None, expires_with=self.expires_with)
 
     @cached_property
     def _results(self) -> EntryResult:
@@ -118,7 +119,7 @@ class EntryTable:
     @cached_property
     def _elements(self) -> tuple[pa.Field, ...]:
         """Columns of an entry: `_value`, preceded by the columns that order the values."""
-        names = [key.name for key in self.keys]
+        names = self.groups.names
         fields = []
         for column in self.accumulator.columns:
             word = "_value" if column.word == "values" else f"_{column.word}"
@@ -136,7 +137,7 @@ class EntryTable:
     def _windows(self) -> WindowTable | None:
         """Table of values around percentiles."""
         is_percentile = isinstance(self.accumulator, Multiset) and isinstance(self.accumulator.finishing, Percentile)
-        return WindowTable(self.position, self.keys, self.expires_with) if is_percentile else None
+        return WindowTable(self.position, self.groups, self.expires_with) if is_percentile else None
 
     def apply(
         self, tables: Tables, keys: pa.Table, folded: Sequence[pa.Array], before: Columns, kept: Flags
@@ -153,7 +154,7 @@ class EntryTable:
         entries = entries.where(kept[entries.owners])
         old, new = self._add(view, self._rows(keys, entries.owners, entries.columns), entries.counts)
         if not kept.all():
-            view.delete_elements(taken(keys, np.flatnonzero(~kept)))
+            self.groups.delete(view, keys, np.flatnonzero(~kept))
             if windows is not None:
                 windows.delete(np.flatnonzero(~kept))
         changed = ChangedEntries(keys.num_rows, Entries(entries.owners, entries.columns, new), old)
@@ -210,28 +211,22 @@ class EntryTable:
 
     def _matched(self, rows: pa.Table, keys: pa.Table) -> Entries:
         """Return the rows of some groups as entries."""
-        names = [key.name for key in self.keys]
-        both = [normalise_key(pa.concat_arrays([one_chunk(keys[name]), one_chunk(rows[name])])) for name in names]
-        grouping = group_rows(np.zeros(len(both[0]), dtype=np.int64), hash_columns(both), both)
-        owner_of = np.full(grouping.groups, -1, dtype=np.int64)
-        groups = grouping.group_of_rows()
-        owner_of[groups[: keys.num_rows]] = np.arange(keys.num_rows)
-        owners = owner_of[groups[keys.num_rows :]]
+        owners = self.groups.places(rows, keys)
         columns = tuple(one_chunk(rows[element.name]) for element in self._elements)
         return Entries(owners, columns, int64_values(rows[COUNT])).where(owners >= 0)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _rows(self, keys: pa.Table, owners: Integers, columns: Columns) -> pa.Table:
-        schema = pa.schema([*self.keys, *self._elements])
+        schema = pa.schema([*self.groups.columns, *self._elements])
         return pa.Table.from_arrays([*taken(keys, owners).columns, *columns], schema=schema)
 
     def _stored(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Iterator[Entries]:
         """Yield the stored entries of some groups, page by page."""
         names = [element.name for element in self._elements]
-        for page in view.elements(taken(keys, groups)):
-            columns = tuple(one_chunk(page.rows[name]) for name in names)
-            yield Entries(groups[page.groups], columns, int64_values(page.rows[COUNT]))
+        for owners, rows in self.groups.pages(view, keys, groups):
+            columns = tuple(one_chunk(rows[name]) for name in names)
+            yield Entries(owners, columns, int64_values(rows[COUNT]))
 
     def _add(self, view: KeyedView, elements: pa.Table, counts: Integers) -> tuple[Integers, Integers]:
         """Add to the counts of entries; return those before and after."""

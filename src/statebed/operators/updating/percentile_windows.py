@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from statebed.arrays.columns import float64_values, from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.grouping import Flags, Integers
+from statebed.operators.element_groups import ElementGroups
 from statebed.operators.keyed_rows import taken, unused_name
 from statebed.operators.time_to_live import multiset_config
 from statebed.state import KeyedView, TableConfig
@@ -170,7 +171,7 @@ class WindowTable:
     """Table of the windows of one aggregate."""
 
     position: int
-    keys: tuple[pa.Field, ...]
+    groups: ElementGroups
     expires_with: str | None
 
     @property
@@ -182,29 +183,31 @@ class WindowTable:
         counts = [pa.field(name, pa.int64()) for name in (_COUNT, _BELOW, _ABOVE)]
         ends = [pa.field(name, pa.float64()) for name in (_LOW, _HIGH)]
         description = "values around the percentile of keys with many values"
+        keys = self.groups.keys
+        elements = [*self.groups.columns[len(keys) :], self._value]
         return multiset_config(
-            self.name, description, self.keys, [self._value], [*counts, *ends], ttl=None, expires_with=self.expires_with
+            self.name, description, keys, elements, [*counts, *ends], ttl=None, expires_with=self.expires_with
         )
 
     @property
     def _value(self) -> pa.Field:
-        return pa.field(unused_name("_value", [key.name for key in self.keys]), pa.float64())
+        return pa.field(unused_name("_value", self.groups.names), pa.float64())
 
     def read(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Windows:
         """Return the windows of some of the groups whose keys are given."""
         windows = Windows.none(keys.num_rows)
         values = [windows.values]
-        for page in view.elements(taken(keys, groups)):
-            owners, column = groups[page.groups], one_chunk(page.rows[self._value.name])
+        for owners, rows in self.groups.pages(view, keys, groups):
+            column = one_chunk(rows[self._value.name])
             is_value = validity(column)
             heads = np.flatnonzero(~is_value)
             at = owners[heads]
             windows.exists[at] = True
-            windows.below[at], windows.above[at] = (int64_values(page.rows[name])[heads] for name in (_BELOW, _ABOVE))
+            windows.below[at], windows.above[at] = (int64_values(rows[name])[heads] for name in (_BELOW, _ABOVE))
             windows.low[at], windows.high[at] = (
-                codes_of(float64_values(one_chunk(page.rows[name]))[heads]) for name in (_LOW, _HIGH)
+                codes_of(float64_values(one_chunk(rows[name]))[heads]) for name in (_LOW, _HIGH)
             )
-            counts = int64_values(page.rows[_COUNT])
+            counts = int64_values(rows[_COUNT])
             values.append(CountedCodes(owners[is_value], codes_of(float64_values(column)[is_value]), counts[is_value]))
         held = values[0]
         for more in values[1:]:
@@ -237,7 +240,7 @@ class WindowTable:
         view.upsert(self._rows(keys, owners, from_numpy(shown, pa.float64(), valid=~heads)), pa.table(columns))
 
     def _rows(self, keys: pa.Table, owners: Integers, values: pa.Array) -> pa.Table:
-        schema = pa.schema([*self.keys, self._value])
+        schema = pa.schema([*self.groups.columns, self._value])
         return pa.Table.from_arrays([*taken(keys, owners).columns, values], schema=schema)
 
 
@@ -280,4 +283,4 @@ class StoredWindows:
     def delete(self, groups: Integers) -> None:
         """Delete the windows of some groups."""
         if len(groups):
-            self.view.delete_elements(taken(self.keys, groups))
+            self.table.groups.delete(self.view, self.keys, groups)

@@ -7,7 +7,8 @@ closed window.
 
 With `Emit.EARLY`, a window emits its result so far in every epoch that has rows for it, and retracts it when it
 changes. With an allowed lateness, a window is kept for that long after its end, and rows that arrive until then change
-its result in the same way. Both make the output a changelog.
+its result in the same way. Both make the output a changelog. Windows with many values then keep each in a row of its
+own (`large_groups`), so that one more row does not merge them all.
 
 As in Spark, the watermark of the previous epoch decides which rows are late, and the current one which windows close. A
 row is late if none of its windows is still kept; otherwise it counts in those that are. A row without an event time
@@ -22,21 +23,44 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.aggregates.partials import Partials
 from statebed.aggregates.preaggregation import GROUPS_IN
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.grouping import Flags, Grouping
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes
-from statebed.operators.aggregation import WINDOW_END, WINDOW_START, Emit, WindowedAggregation
-from statebed.operators.changelog import consolidated
+from statebed.operators.aggregation import FOREVER, WINDOW_END, WINDOW_START, Emit, WindowedAggregation
+from statebed.operators.changelog import consolidated, replaced, weighted
 from statebed.operators.input_rows import filtered, late_rows
-from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.keyed_rows import taken
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, StepResult, Tables
+from statebed.operators.updating.replaced_rows import ReplacedRows
 from statebed.operators.window_definition import Window
 from statebed.operators.windows.fold import Folder
+from statebed.operators.windows.large_groups import LARGE, LargeGroups, Results
 from statebed.state import Combine, TableConfig, timestamp_table_config
-from statebed.state.live.files import BEGINNING
+from statebed.state.live.files import BEGINNING, END
 
 PARTIALS = "partials"
 """Name of the state table."""
+LARGE_ENDS = "large_window_ends"
+"""Name of the table with the ends of windows that have many values."""
+
+
+@dataclass(frozen=True)
+class TouchedWindows:
+    """Partials of the windows that the rows of an epoch change."""
+
+    rows: pa.Table
+    """Partials by window, before the epoch and of it."""
+    is_added: Flags
+    """Which of `rows` are of this epoch."""
+    old: pa.Table
+    """Stored partials by pane."""
+    new: pa.Table
+    """Partials of this epoch by pane."""
+    after_us: int | None
+    """Windows that end at or before this time are final."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +81,25 @@ class WindowAggregate(WindowedAggregation):
             keys=[key.name for key in self.keys],
             bin_width=dt.timedelta(microseconds=self.window.pane_us),
         )
-        return {PARTIALS: config}
+        if self.large is None:
+            return {PARTIALS: config}
+        ends = timestamp_table_config(
+            LARGE_ENDS,
+            "when windows with many values end",
+            FOREVER,
+            False,
+            pa.schema(self.state_keys),
+            keys=[key.name for key in self.state_keys],
+            bin_width=dt.timedelta(microseconds=self.window.width_us),
+        )
+        return {PARTIALS: config, **self.large.configs, LARGE_ENDS: ends}
+
+    @cached_property
+    def large(self) -> LargeGroups | None:
+        """Tables of windows with many values; None if results are emitted once, or made of small partials."""
+        if self.outputs[MAIN].changes is Changes.APPEND:
+            return None
+        return LargeGroups.of(self.state_keys, pa.field(WINDOW_END, TIMESTAMP), self.aggregates)
 
     @cached_property
     def combines(self) -> Mapping[str, Combine]:
@@ -94,17 +136,21 @@ class WindowAggregate(WindowedAggregation):
         # Partials are sorted by pane first.
         panes = int64_values(new[TIME])
         output = [self.outputs[MAIN].schema.empty_table()]
+        stored = new
         if self.outputs[MAIN].changes is Changes.CHANGELOG and new.num_rows:
-            output.append(self._updated(tables, new, clock))
+            changes, stored = self._updated(tables, new, clock)
+            output.append(changes)
         if closed is not None:
             start, until = closed
             old = view.read(start, until, hashed=True)
             closing = pa.concat_tables([old, new.slice(0, int(np.searchsorted(panes, until)))])
             output.append(self._results(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us)))
         first = 0 if kept_from is None else int(np.searchsorted(panes, kept_from))
-        view.append(new.slice(first).drop_columns([KEY_HASH]))
+        view.append(stored.slice(first).drop_columns([KEY_HASH]))
         if kept_from is not None:
             view.delete_times(BEGINNING, kept_from)
+        if self.large is not None and clock.watermark_us is not None:
+            self._delete_large(tables, self.large, clock.watermark_us - self.lateness_us)
         late = late_rows(folder.late(), self.late_input, clock.late_us, self.operator_id)
         return StepResult(
             outputs={MAIN: pa.concat_tables(output), LATE: late},
@@ -115,27 +161,45 @@ class WindowAggregate(WindowedAggregation):
 
     # ---- results ---------------------------------------------------------------------------------------------
 
-    def finished(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
+    def finished(self, panes: pa.Table, elements: Elements, *, after_us: int | None, until_us: int | None) -> pa.Table:
         """Return results so far of the windows that end after `after_us` and not after `until_us`, from rows of the
-        state.
+        state. `elements` reads the tables of windows with many values.
         """
         stored = panes.select([KEY_HASH, *self.key_names, TIME, *(field.name for field in self.partials.fields)])
-        results = self._results(self._by_window(stored, after_us=after_us, until_us=until_us))
+        rows = self._by_window(stored, after_us=after_us, until_us=until_us)
+        results = self._results(rows) if self.large is None else self._with_large(rows, self.large, elements)
         return results.select(self.outputs[MAIN].columns.names)
 
-    def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> pa.Table:
+    def _with_large(self, rows: pa.Table, large: LargeGroups, elements: Elements) -> pa.Table:
+        """Return the results of windows, of which some may be large, from stored partials by window."""
+        grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
+        groups = self._groups(taken(rows, grouping.first_rows))
+        stored, places = large.stored_in(elements(LARGE, groups.select(large.groups.names[:-1])), groups)
+        if not len(places):
+            return self._results(rows)
+        is_large = np.zeros(groups.num_rows, dtype=np.bool_)
+        is_large[places] = True
+        of_large = is_large[grouping.group_of_rows()]
+        ordered = large.finished(taken(stored, np.argsort(places)), elements)
+        results = [
+            self._results(filtered(rows, ~of_large)),
+            self._results(filtered(rows, of_large), results=ordered),
+        ]
+        return pa.concat_tables(results).sort_by([(WINDOW_END, "ascending")])
+
+    def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> tuple[pa.Table, pa.Table]:
         """Return the changes that new rows make to emitted results: retractions of the old ones, insertions of the new
-        ones.
+        ones. Also return what to store of the new rows.
         """
         nothing = self.outputs[MAIN].schema.empty_table()
         if self.emit is Emit.AT_CLOSE and clock.late_us is None:
-            return nothing
+            return nothing, new
         # Already emitted: with AT_CLOSE the windows closed by earlier epochs, with EARLY all that are kept.
         until_us = clock.late_us if self.emit is Emit.AT_CLOSE else None
         after_us = None if clock.late_us is None else clock.late_us - self.lateness_us
         added = self._by_window(new, after_us=after_us, until_us=until_us)
         if not added.num_rows:
-            return nothing
+            return nothing, new
         keys = added.select([key.name for key in self.keys]) if self.keys else None
         first, last = int(int64_values(added[WINDOW_START]).min()), int(int64_values(added[WINDOW_END]).max())
         old = tables.get_time_keyed(PARTIALS).read(first, last, keys=keys, hashed=True)
@@ -144,8 +208,15 @@ class WindowAggregate(WindowedAggregation):
         is_added = np.arange(both.num_rows) >= before.num_rows
         grouping = self.partials.grouping(both, int64_values(both[WINDOW_END]))
         touched = grouping.any(is_added)[grouping.group_of_rows()]
-        taken_back = self._results(filtered(both, touched & ~is_added), weight=-1)
-        return consolidated(pa.concat_tables([taken_back, self._results(filtered(both, touched), weight=1)]))
+        rows, is_added = filtered(both, touched), is_added[touched]
+        if self.large is None:
+            return self._replaced(rows, is_added), new
+        return self._updated_large(tables, self.large, TouchedWindows(rows, is_added, old, new, after_us))
+
+    def _replaced(self, rows: pa.Table, is_added: Flags) -> pa.Table:
+        """Return the changes of windows, from all their partials before an epoch and those that it has added."""
+        taken_back = self._results(filtered(rows, ~is_added), weight=-1)
+        return consolidated(pa.concat_tables([taken_back, self._results(rows, weight=1)]))
 
     def _by_window(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
         """Return partials of panes, once per window that contains them and ends after `after_us` and not after
@@ -163,19 +234,146 @@ class WindowAggregate(WindowedAggregation):
             rows = rows.append_column(name, from_numpy(edges[chosen], TIMESTAMP))
         return rows
 
-    def _results(self, rows: pa.Table, *, weight: int = 1) -> pa.Table:
-        """Return the results of windows from partials by window, ordered by window end."""
+    def _results(self, rows: pa.Table, *, weight: int = 1, results: Results | None = None) -> pa.Table:
+        """Return the results of windows from partials by window, ordered by window end.
+
+        `results` has those of the aggregates whose partials are not used, in the same order.
+        """
+        finished, present = self._finished(rows, results or {})
+        output = self.outputs[MAIN]
+        if output.changes is Changes.CHANGELOG:
+            finished = weighted(finished, np.full(finished.num_rows, weight, dtype=np.int64))
+        return filtered(finished.cast(output.schema), present)
+
+    def _finished(self, rows: pa.Table, results: Results) -> tuple[pa.Table, Flags]:
+        """Return the results of windows without weights, and which of the windows still have rows."""
         # No two windows have the same end.
         ends = int64_values(rows[WINDOW_END])
         grouping = self.partials.grouping(rows, ends)
-        merged = self.partials.merge(rows, grouping)
+        partials = self._plain if results else self.partials
+        merged = partials.merge(rows, grouping)
         firsts = from_numpy(grouping.first_rows, pa.int64())
         leading = [one_chunk(rows[name]).take(firsts) for name in (*self.key_names, WINDOW_START, WINDOW_END)]
+        columns = dict(zip((field.name for field in partials.output_fields), partials.finish(merged), strict=True))
+        columns |= results
+        aggregates = [columns[field.name] for field in self.partials.output_fields]
         times = from_numpy(ends[grouping.first_rows] - 1, TIMESTAMP)
-        output = self.outputs[MAIN]
-        weights = [] if output.changes is Changes.APPEND else [from_numpy(np.full(len(firsts), weight), pa.int64())]
-        columns = [*leading, *self.partials.finish(merged), times, *weights]
-        return filtered(pa.Table.from_arrays(columns, schema=output.schema), self.partials.present(merged))
+        schema = pa.schema([*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)])
+        present = np.ones(grouping.groups, dtype=np.bool_)
+        if self.changes is Changes.CHANGELOG:
+            present = partials.present(merged)
+        return pa.Table.from_arrays([*leading, *aggregates, times], schema=schema), present
+
+    # ---- windows with many values ----------------------------------------------------------------------------
+
+    def _updated_large(
+        self, tables: Tables, large: LargeGroups, touched: "TouchedWindows"
+    ) -> tuple[pa.Table, pa.Table]:
+        """Return the changes of windows, of which some may be large or become large, and what to store of the new
+        rows.
+        """
+        rows, is_added = touched.rows, touched.is_added
+        grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
+        groups = self._groups(taken(rows, grouping.first_rows))
+        _, was_large = large.stored(tables, groups)
+        becomes = ~was_large & large.are_many(grouping.add(large.entry_counts(rows)))
+        is_large = was_large | becomes
+        if not is_large.any():
+            return self._replaced(rows, is_added), touched.new
+        group_of_rows = grouping.group_of_rows()
+        if becomes.any():
+            chosen = becomes[group_of_rows]
+            listed = large.without_entries(filtered(rows, chosen), is_added[chosen])
+            self._make_large(tables, large, filtered(groups, becomes), listed)
+            self._store_without_entries(tables, large, touched, filtered(groups, is_large))
+        of_large = is_large[group_of_rows]
+        output = [self._replaced(filtered(rows, ~of_large), is_added[~of_large])]
+        numbers = np.flatnonzero(is_large)
+        with ReplacedRows(self.outputs[MAIN].schema, tables.get_keyed(LARGE), large=large.collects) as replaced_rows:
+            # A result with all values is built in a file, one at a time.
+            for several in np.split(numbers, len(numbers)) if large.collects else [numbers]:
+                chosen = np.isin(group_of_rows, several)
+                replaced_rows.add(
+                    *self._replaced_large(
+                        tables, large, taken(groups, several), filtered(rows, chosen), is_added[chosen]
+                    )
+                )
+            output.append(replaced_rows.table())
+        is_listed = self._in_other_windows(large, touched.new, filtered(groups, is_large), touched.after_us)
+        return pa.concat_tables(output), large.without_entries(touched.new, ~is_listed)
+
+    def _replaced_large(
+        self, tables: Tables, large: LargeGroups, groups: pa.Table, rows: pa.Table, is_added: Flags
+    ) -> tuple[pa.Table, pa.Table]:
+        """Add new partials to large windows, and return the retractions and insertions of their results."""
+        grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
+        change = self._by_group(large.without_entries(rows, ~is_added), grouping)
+        before, after = large.changed(tables, groups, change)
+        was_there = grouping.any(~is_added)
+        at = from_numpy(np.flatnonzero(was_there), pa.int64())
+        before = {name: column.take(at) for name, column in before.items()} if not was_there.all() else before
+        old, had_rows = self._finished(filtered(rows, ~is_added), before)
+        new, has_rows = self._finished(rows, after)
+        return replaced(
+            filtered(old, had_rows),
+            filtered(new, has_rows),
+            old_keys=np.flatnonzero(was_there)[had_rows],
+            new_keys=np.flatnonzero(has_rows),
+        )
+
+    def _make_large(self, tables: Tables, large: LargeGroups, groups: pa.Table, listed: pa.Table) -> None:
+        """Move the listed entries of windows to tables of entries."""
+        grouping = self.partials.grouping(listed, int64_values(listed[WINDOW_END]))
+        large.put(tables, groups, self._by_group(listed, grouping))
+        ends = groups.drop_columns([WINDOW_END]).append_column(pa.field(TIME, TIMESTAMP), groups[WINDOW_END])
+        tables.get_time_keyed(LARGE_ENDS).append(ends)
+
+    def _store_without_entries(
+        self, tables: Tables, large: LargeGroups, touched: "TouchedWindows", groups: pa.Table
+    ) -> None:
+        """Replace stored partials that list entries for none but large windows, so that they are not read again."""
+        merged = self._merged(touched.old)
+        is_listed = self._in_other_windows(large, merged, groups, touched.after_us)
+        emptied = filtered(merged, ~is_listed & (large.entry_counts(merged) > 0))
+        if emptied.num_rows:
+            view = tables.get_time_keyed(PARTIALS)
+            view.delete_at(emptied.select(self.key_names), emptied[TIME])
+            every = np.ones(emptied.num_rows, dtype=np.bool_)
+            view.append(large.without_entries(emptied, every).drop_columns([KEY_HASH]))
+
+    def _in_other_windows(self, large: LargeGroups, panes: pa.Table, groups: pa.Table, after_us: int | None) -> Flags:
+        """Return which panes are in a window that is not among `groups` and ends after `after_us`."""
+        windows = self.window.windows_of(int64_values(panes[TIME]))
+        chosen = np.ones(len(windows.ends), dtype=np.bool_) if after_us is None else windows.ends > after_us
+        at = windows.rows[chosen]
+        keys = taken(panes.drop_columns([TIME]), at)
+        of_panes = self._groups(keys.append_column(WINDOW_END, from_numpy(windows.ends[chosen], TIMESTAMP)))
+        is_other = large.groups.places(of_panes, groups) < 0
+        return np.bincount(at[is_other], minlength=panes.num_rows) > 0
+
+    def _delete_large(self, tables: Tables, large: LargeGroups, until_us: int) -> None:
+        """Delete the large windows that end at or before `until_us`."""
+        view, behind = tables.get_time_keyed(LARGE_ENDS), min(until_us + 1, END)
+        due = view.read(None, behind)
+        if due.num_rows:
+            large.delete(tables, self._groups(due.rename_columns({TIME: WINDOW_END})))
+            view.delete_times(BEGINNING, behind)
+
+    def _groups(self, rows: pa.Table) -> pa.Table:
+        """Return the columns that identify the windows of rows in the tables of large ones."""
+        keys = [rows[key.name] if self.keys else pa.nulls(rows.num_rows, key.type) for key in self.state_keys]
+        schema = pa.schema([*self.state_keys, pa.field(WINDOW_END, TIMESTAMP)])
+        return pa.Table.from_arrays([*map(one_chunk, keys), one_chunk(rows[WINDOW_END])], schema=schema)
+
+    def _by_group(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
+        return pa.Table.from_arrays(self.partials.merge(rows, grouping), schema=pa.schema(self.partials.fields))
+
+    @cached_property
+    def _plain(self) -> Partials:
+        """Aggregates whose partials large windows have, too."""
+        entries = {} if self.large is None else self.large.entries
+        rest = tuple(aggregate for position, aggregate in enumerate(self.aggregates) if position not in entries)
+        return Partials(self.keys, rest, self.changes)
 
     # ---- partials --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from statebed.arrays.grouping import Flags, Integers
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes
-from statebed.operators.aggregation import Emit, WindowedAggregation
+from statebed.operators.aggregation import FOREVER, Emit, WindowedAggregation
 from statebed.operators.changelog import difference
 from statebed.operators.input_rows import admit, gathered, late_rows
 from statebed.operators.keyed_rows import by_key, taken
@@ -35,7 +35,6 @@ from statebed.state.live.files import BEGINNING, END
 TIMERS = "timers"
 EARLIER_TIMERS = "earlier_timers"
 _LEAST_BIN_US = 60_000_000
-FOREVER = dt.timedelta(days=36_500_000)
 
 
 @dataclass(frozen=True, kw_only=True)

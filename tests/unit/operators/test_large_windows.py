@@ -1,0 +1,204 @@
+"""Windows with many values: their values are rows of the state, and results are as with lists."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import statebed as sb
+from statebed import testing
+from statebed.aggregates import functions as f
+from statebed.arrays.columns import one_chunk
+from statebed.arrays.key_hash import normalise_key
+from statebed.flow import Flow
+from statebed.inspect import read_state
+from statebed.operators.window_definition import Window
+from statebed.operators.windows import large_groups
+from statebed.state import KeyedView, TimeKeyedView
+from statebed.storage import get_storage_provider
+
+COLUMNS = "k bigint, n bigint, v bigint, x double, t string, ts timestamp"
+NUMBERS = [None, 0.0, -0.0, 1.5, float("nan"), -3.0]
+SPAN = 100
+"""Length of the windows in microseconds."""
+WINDOWS = {
+    "tumbling": sb.tumbling(f"{SPAN} us"),
+    "sliding": sb.sliding(f"{SPAN} us", "25 us"),
+    "cumulative": sb.cumulative(f"{SPAN} us", "50 us"),
+}
+COLLECTED = {"numbers": f.collect_list("x"), "texts": f.string_agg("t", "|"), "all": f.collect_set("v")}
+FUNCTIONS = {
+    "rows": f.count(),
+    "total": f.sum("v"),
+    "values": f.count_distinct("v"),
+    "different": f.count_distinct("t"),
+    "often": f.mode("v"),
+    "middle": f.median("v"),
+    "low": f.percentile("x", 0.3),
+    "distinct_total": f.sum_distinct("x"),
+    "least": f.min("v"),
+    "most": f.max("x"),
+    "text_of_least": f.min_by("t", "v"),
+    "bits": f.bit_and("v"),
+}
+
+
+def flow_of(
+    window: Window, functions: dict[str, Any], *, keys: tuple[str, ...], changelog: bool, **options: Any
+) -> Flow:
+    flow = Flow("windows")
+    rows: Any = flow.source("rows", COLUMNS, watermark=("ts", "1 hour"))
+    if changelog:
+        rows = rows.group_by("k", "n", sb.tumbling("5 us"), name="each").agg(
+            v=f.max("v"), x=f.max("x"), t=f.min("t"), emit="early"
+        )
+    rows.group_by(*keys, window, name="result").agg(**functions, **options)
+    return flow
+
+
+def rows_of(draw: random.Random, count: int, first: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "k": draw.choice([1, 1, 1, 2]),
+            "n": draw.randrange(12),
+            "v": draw.choice([None, *range(20)]),
+            "x": draw.choice(NUMBERS),
+            "t": draw.choice([None, "a", "b", "", "é"]),
+            "ts": max(first + draw.randrange(-60, 60), 0),
+        }
+        for _ in range(count)
+    ]
+
+
+def results_of(run: testing.TestRun) -> list[str]:
+    return sorted(map(repr, run.output("result")))
+
+
+def played(flow: Flow, seed: int, **options: Any) -> list[list[str]]:
+    """Return the results after each epoch of a random job."""
+    draw, results = random.Random(seed), []
+    with testing.run(flow, **options) as run:
+        run.watermark(0)
+        for epoch in range(6):
+            run.feed("rows", rows_of(draw, draw.randrange(1, 40), 40 * epoch))
+            if options and epoch % 3 == 1:
+                run.crash()
+            if options and epoch == 4:
+                run.rescale(3)
+            run.watermark(max(40 * epoch - 70, 0))
+            results.append(results_of(run))
+        run.watermark(10_000)
+        results.append(results_of(run))
+        assert run.state_rows("result") == 0, "values of windows that ended are left"
+    return results
+
+
+EARLY, LATE = {"emit": "early"}, {"allowed_lateness": "60 us"}
+CASES = [
+    ("tumbling", EARLY, False, FUNCTIONS),
+    ("sliding", LATE, True, FUNCTIONS),
+    ("cumulative", EARLY, True, COLLECTED),
+    ("tumbling", LATE, False, COLLECTED),
+    pytest.param(("sliding", EARLY, False, COLLECTED | FUNCTIONS), marks=pytest.mark.long),
+    pytest.param(("cumulative", LATE, False, FUNCTIONS), marks=pytest.mark.long),
+    pytest.param(("tumbling", EARLY, True, COLLECTED | FUNCTIONS), marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["keys", "no keys"])
+@pytest.mark.parametrize("case", CASES)
+def test_p6_results_are_those_of_lists(
+    monkeypatch: pytest.MonkeyPatch, case: tuple[str, dict[str, Any], bool, dict[str, Any]], keys: tuple[str, ...]
+) -> None:
+    (shape, emit, changelog, functions), seed = case, len(keys)
+    flow = flow_of(WINDOWS[shape], functions, keys=keys, changelog=changelog, **emit)
+    listed = played(flow, seed)
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 3)
+    assert played(flow, seed, parallelism=2, memory=1 << 20) == listed
+
+
+def normal_rows(table: pa.Table) -> list[str]:
+    """Return rows in order, with one zero of floats."""
+    columns = {name: normalise_key(one_chunk(table[name])) for name in table.column_names}
+    return sorted(map(repr, pa.table(columns).to_pylist()))
+
+
+@pytest.mark.parametrize("shape", ["tumbling", "sliding"])
+def test_results_of_large_windows_can_be_read(monkeypatch: pytest.MonkeyPatch, shape: str, tmp_path: Path) -> None:
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 5)
+    flow = flow_of(WINDOWS[shape], FUNCTIONS | COLLECTED, keys=("k",), changelog=False, emit="early")
+    draw = random.Random(7)
+    with testing.run(flow, store=get_storage_provider(tmp_path)) as run:
+        run.watermark(0)
+        for epoch in range(4):
+            run.feed("rows", rows_of(draw, 1 if epoch == 3 else 20, 60 * epoch))
+        shown = run.table("result")
+        assert run.state("result", "large_windows").num_rows
+    stored = read_state(tmp_path, job="windows", operator="result", results=True).to_arrow()
+    assert normal_rows(stored) == normal_rows(shown.select(stored.column_names))
+
+
+def counted_rows(patched: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the number of rows and listed values that each access reads or writes."""
+    rows: list[int] = []
+
+    def count(table: Any) -> None:
+        lists = [column for column in table.columns if "list" in str(column.type)]
+        rows.append(table.num_rows + sum(len(part.flatten()) for column in lists for part in column.chunks))
+
+    get, elements, upsert = KeyedView.get, KeyedView.elements, KeyedView.upsert
+    read, append = TimeKeyedView.read, TimeKeyedView.append
+
+    def counted_get(view: KeyedView, keys: Any) -> Any:
+        count(keys)
+        return get(view, keys)
+
+    def counted_elements(view: KeyedView, keys: Any) -> Any:
+        for page in elements(view, keys):
+            count(page.rows)
+            yield page
+
+    def counted_upsert(view: KeyedView, keys: Any, values: Any, **options: Any) -> None:
+        count(values)
+        upsert(view, keys, values, **options)
+
+    def counted_read(view: TimeKeyedView, *times: Any, **options: Any) -> Any:
+        table = read(view, *times, **options)
+        count(table)
+        return table
+
+    def counted_append(view: TimeKeyedView, table: Any) -> None:
+        count(table)
+        append(view, table)
+
+    patched.setattr(KeyedView, "get", counted_get)
+    patched.setattr(KeyedView, "elements", counted_elements)
+    patched.setattr(KeyedView, "upsert", counted_upsert)
+    patched.setattr(TimeKeyedView, "read", counted_read)
+    patched.setattr(TimeKeyedView, "append", counted_append)
+    return rows
+
+
+@pytest.mark.parametrize("count", [1_500, 30_000])
+@pytest.mark.parametrize("emit", [{"emit": "early"}, {"allowed_lateness": "1 hour"}], ids=["early", "late"])
+@pytest.mark.parametrize("shape", ["tumbling", "sliding"])
+def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_window(
+    monkeypatch: pytest.MonkeyPatch, count: int, emit: dict[str, Any], shape: str
+) -> None:
+    functions = {name: function for name, function in FUNCTIONS.items() if name not in ("middle", "low")}
+    flow = flow_of(WINDOWS[shape], functions, keys=("k",), changelog=False, **emit)
+    with testing.run(flow) as run:
+        run.watermark(0)
+        run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": v / 2, "t": str(v), "ts": v % 20} for v in range(count)])
+        if "allowed_lateness" in emit:
+            run.watermark(2 * SPAN)
+        run.feed("rows", [{"k": 1, "n": 0, "v": -1, "x": 0.25, "t": "-1", "ts": 5}])
+        with monkeypatch.context() as patched:
+            rows = counted_rows(patched)
+            run.feed("rows", [{"k": 1, "n": 0, "v": -2, "x": 0.75, "t": "-2", "ts": 5}])
+        assert {(row["rows"], row["values"], row["least"]) for row in run.output("result")} == {
+            (count + 2, count + 2, -2)
+        }
+        assert sum(rows) < 300

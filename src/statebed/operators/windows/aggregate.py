@@ -54,7 +54,7 @@ class TouchedWindows:
     rows: pa.Table
     """Partials by window, before the epoch and of it."""
     is_added: Flags
-    """Which of `rows` are of this epoch."""
+    """Flags of the `rows` of this epoch."""
     old: pa.Table
     """Stored partials by pane."""
     new: pa.Table

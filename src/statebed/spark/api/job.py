@@ -586,7 +586,7 @@ class Job(SparkNames):
         check_continues(
             record,
             operators=plan.operators,
-            sources=plan.graph.sources,
+            graph=plan.graph,
             store=store,
             job_id=self._job_id,
             removed=plan.removed,

@@ -7,11 +7,12 @@ means the same or can be read in the new form; otherwise it is refused with the 
 
 import enum
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import IncompatibleSchemaError, InputError
+from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
 from statebed.operators.forward import Forward
@@ -43,12 +44,13 @@ def check_continues(
     record: pb.CheckpointMetadata | None,
     *,
     operators: Mapping[str, Operator],
-    sources: Collection[str],
+    graph: Graph,
     store: ObjectStore,
     job_id: str,
     removed: RemovedStatePolicy,
 ) -> None:
     """Raise InputError if the job cannot continue from a record; `store` is the job's folder."""
+    sources = graph.sources
     if record is None:
         return
     there = {entry.operator_id: entry for entry in record.operators}
@@ -77,6 +79,39 @@ def check_continues(
             where=f"job {job_id}",
             fix=f"keep the names: job.source(df, name={unknown[0]!r}); job.start(removed='drop') continues without it",
         )
+    for name in operators:
+        if name in there and not _is_stateless(there[name]):
+            _check_inputs(there[name], record, graph, where=f"job {job_id}, {operator_label(operators[name])}")
+
+
+def _check_inputs(entry: pb.OperatorEntry, record: pb.CheckpointMetadata, graph: Graph, *, where: str) -> None:
+    """Raise InputError if an input reads none of its sources any more, although the job still has one of them.
+
+    Names of operators that come from their place in a query are exchanged if the query is written in another order:
+    each operator would continue with the state of another one.
+    """
+    before = {
+        other.operator_id: tuple(name for input_ in other.inputs for name in input_.origins)
+        for other in record.operators
+    }
+    now = {name: tuple(name for names in graph.origins(name) for name in names) for name in graph.operators}
+    for input_, origins in zip(entry.inputs, graph.origins(entry.operator_id), strict=False):
+        old = _sources(input_.origins, before) & graph.sources.keys()
+        new = _sources(origins, now)
+        if old and not old & new:
+            raise InputError(
+                f"the operator {entry.operator_id!r} has the state of rows from {', '.join(sorted(old))}, but reads "
+                f"{', '.join(sorted(new))} now",
+                where=where,
+                fix="operators are matched with their state by name, which may come from their place in the query: "
+                "name them, so that each has the name with which it wrote its state (name='...'; -- name: ... in SQL "
+                "text; df.alias('...')). With a new name, an operator starts without state",
+            )
+
+
+def _sources(names: Iterable[str], reads: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Return the sources among names of sources and operators, and those that the operators read."""
+    return {source for name in names for source in (_sources(reads[name], reads) if name in reads else {name})}
 
 
 def kept_entries(

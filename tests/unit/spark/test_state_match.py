@@ -1,0 +1,109 @@
+"""An operator that would continue with the state of another one is refused before a run opens."""
+
+from typing import Any
+
+import pytest
+
+import statebed as sb
+from statebed.errors import InputError
+from statebed.flow import Flow, Stream
+from statebed.format import checkpoint_pb2 as pb
+from statebed.spark.plan.state_match import RemovedStatePolicy, check_continues
+from statebed.storage import MemoryStore
+
+ROWS = "k string, n bigint"
+
+
+def flow_of(*names: str) -> tuple[Flow, dict[str, Stream]]:
+    flow = Flow("shop")
+    return flow, {name: flow.source(name, ROWS) for name in names}
+
+
+def record_of(flow: Flow) -> pb.CheckpointMetadata:
+    """Return a record as an epoch of the flow leaves it."""
+    graph = flow.graph
+    return pb.CheckpointMetadata(
+        operators=[
+            pb.OperatorEntry(
+                operator_id=name,
+                fingerprint=operator.definition.fingerprint,
+                definition=operator.definition.described,
+                inputs=[
+                    pb.InputWatermark(input=input_.name, origins=origins)
+                    for input_, origins in zip(operator.inputs, graph.origins(name), strict=True)
+                ],
+            )
+            for name, operator in graph.operators.items()
+        ],
+        sources=[pb.SourceWatermark(source=name) for name in graph.sources],
+    )
+
+
+def check(flow: Flow, record: pb.CheckpointMetadata) -> None:
+    graph = flow.graph
+    check_continues(
+        record,
+        operators=graph.operators,
+        graph=graph,
+        store=MemoryStore(),
+        job_id="shop",
+        removed=RemovedStatePolicy.REFUSE,
+    )
+
+
+def two_deduplications(first: str, second: str, *more: str) -> Flow:
+    flow, sources = flow_of("a", "b", *more)
+    one = sources[first].deduplicate("k", name="deduplicate")
+    one.union(sources[second].where("n > 0").deduplicate("k", name="deduplicate_2"))
+    return flow
+
+
+def test_operators_that_exchange_their_names_are_refused() -> None:
+    record = record_of(two_deduplications("a", "b"))
+    check(two_deduplications("a", "b"), record)
+    with pytest.raises(InputError, match=r"'deduplicate' has the state of rows from a, but reads b now") as caught:
+        check(two_deduplications("b", "a"), record)
+    assert "name them" in caught.value.fix
+    with pytest.raises(InputError, match=r"'deduplicate' has the state of rows from a, but reads c now"):
+        check(two_deduplications("c", "a", "c"), record)
+
+
+def test_sides_of_a_join_that_are_exchanged_are_refused() -> None:
+    def joined(left: str, right: str) -> Flow:
+        flow, sources = flow_of("a", "b")
+        sources[left].join(sources[right], on="k", name="pairs")
+        return flow
+
+    check(joined("a", "b"), record_of(joined("a", "b")))
+    with pytest.raises(InputError, match="'pairs' has the state of rows from a, but reads b now"):
+        check(joined("b", "a"), record_of(joined("a", "b")))
+
+
+def counts(stream: Any) -> None:
+    stream.key_by("k", name="counts").agg(n=sb.count())
+
+
+def test_sources_and_operators_before_an_operator_may_be_added_and_removed() -> None:
+    def changed(kind: str) -> Flow:
+        flow, sources = flow_of("a", "b")
+        counts(
+            {
+                "plain": lambda: sources["a"],
+                "filtered": lambda: sources["a"].where("n > 1"),
+                "united": lambda: sources["a"].union(sources["b"]),
+                "after another": lambda: sources["a"].deduplicate("k", "n", name="once"),
+            }[kind]()
+        )
+        return flow
+
+    for before in ("plain", "filtered", "united"):
+        for after in ("plain", "filtered", "united", "after another"):
+            check(changed(after), record_of(changed(before)))
+
+
+def test_records_that_do_not_name_what_operators_read_still_open() -> None:
+    record = record_of(two_deduplications("a", "b"))
+    for entry in record.operators:
+        for input_ in entry.inputs:
+            del input_.origins[:]
+    check(two_deduplications("b", "a"), record)

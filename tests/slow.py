@@ -1,4 +1,4 @@
-"""The tests that `make quick` leaves out, because each takes more than about a second: slow_tests.txt names them.
+"""The tests that `make quick` leaves out, because each takes more than about half a second: slow_tests.txt names them.
 
 The list is made from a report of measured times. Tests that catch a mutant of tests/mutants are never in it.
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("slow_tests.txt")
 MUTANTS = Path(__file__).with_name("mutants")
-SECONDS = 0.9
+SECONDS = 0.5
 """A test is slow if all its variants together take longer."""
 IN_QUICK = frozenset(
     {

@@ -17,11 +17,17 @@ from typing import Any
 COMMAND_TIMEOUT_SECONDS = 120
 LOADED_PYTHON = "LOADED_PYTHON"
 """Environment variable with the address of the process that runs `statebed`, if there is one."""
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+SETTINGS = "docs.spark.settings"
+"""Property of the shared Java: the settings of its Spark."""
+OF_ONE_DOCUMENT = "spark.app."
+"""Prefix of settings that differ between documents and have no effect: the name of the application, its start."""
 
 
 def main() -> int:
     """Run the steps; 1 if one failed or printed something else than its document says."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    shares_java = GATEWAY_PORT in os.environ
     try:
         _connect_to_shared_java()
         for step in json.load(sys.stdin):
@@ -34,7 +40,10 @@ def main() -> int:
         traceback.print_exc()
         return 1
     finally:
-        _stop_spark()
+        if not shares_java:
+            _stop_spark()
+    if shares_java:
+        _leave_spark()
     return 0
 
 
@@ -66,14 +75,50 @@ def _command(step: dict[str, Any]) -> str:
 
 def _connect_to_shared_java() -> None:
     """Use the Java of `shared_java.py`, if there is one, here but not in the processes that the document starts."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if GATEWAY_PORT in os.environ:
         from pyspark import SparkContext  # noqa: PLC0415 - only where it is used
 
         SparkContext._ensure_initialized()
+        context_class: Any = SparkContext
+        context_class._initialize_context = _kept_context
         # Java says which functions of earlier documents it has dropped. Numbers of our own keep ours from being meant.
         gateway: Any = SparkContext._gateway
         gateway.gateway_property.pool.next_id = os.getpid() * 1_000_000
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        del os.environ[GATEWAY_PORT], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+def _kept_context(self: Any, configuration: Any) -> Any:
+    """Return the Spark of an earlier document if its settings were the same, else a new one.
+
+    It has its Python workers and all that they have loaded: to start these takes more than what most documents do.
+    """
+    java = self._jvm
+    settings = sorted(
+        line for line in configuration.toDebugString().splitlines() if not line.startswith(OF_ONE_DOCUMENT)
+    )
+    kept = getattr(getattr(java.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
+    if kept.isDefined() and java.System.getProperty(SETTINGS) == "\n".join(settings):
+        return java.JavaSparkContext.fromSparkContext(kept.get())
+    if kept.isDefined():
+        kept.get().stop()
+    java.System.setProperty(SETTINGS, "\n".join(settings))
+    return java.JavaSparkContext(configuration)
+
+
+def _leave_spark() -> None:
+    """End queries and forget the session, with its tables and settings; Spark is left to the next document."""
+    if "pyspark.sql" in sys.modules:
+        from pyspark import SparkContext  # noqa: PLC0415 - only where a document used it
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+        session: Any = SparkSession._instantiatedSession
+        if session is not None and SparkContext._active_spark_context is not None:
+            for query in list(session._jsparkSession.sharedState().activeStreamingQueries().values()):
+                query.stop()
+            sessions: Any = SparkSession._get_j_spark_session_class(session._jvm)
+            sessions.clearDefaultSession()
+            sessions.clearActiveSession()
+            SparkContext._active_spark_context = None  # nothing stops it when this process ends
 
 
 def _stop_spark() -> None:

@@ -1,8 +1,9 @@
 """A Java process that the documents of a test run share, so that each of them need not start its own.
 
-A document still runs in a separate Python process, and creates its own Spark inside the shared Java. Both processes use
-the same working folder, as they do for a user, so relative paths mean the same to both. The folder is empty when a
-document begins. Java is replaced after a document that failed, because its state is unknown.
+A document still runs in a separate Python process. Its Spark inside the shared Java is that of the document before if
+both have the same settings (`run_document.py`), but its session is new. Both processes use the same working folder, as
+they do for a user, so relative paths mean the same to both. The folder is empty when a document begins. Java is
+replaced after a document that failed, because its state is unknown.
 """
 
 import shutil

@@ -114,8 +114,7 @@ def test_p6_joins_without_a_time_equal_duckdb_over_all_rows(how: str, condition:
 
 
 @SHORT_AND_LONG
-@pytest.mark.parametrize("tolerance", [None, 8])
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize(("how", "tolerance"), diagonals(["inner", "left"], [None, 8]))
 def test_p6_as_of_joins_equal_duckdb(how: str, tolerance: int | None, effort: int) -> None:
     def check(script: Script) -> None:
         keys, ends = script.pick(KEYS), script.pick([True, False])

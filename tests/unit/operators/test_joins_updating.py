@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from effort import examples
+from effort import diagonals, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, Above, Driver, left, output_bytes, right
@@ -234,8 +234,7 @@ def test_p6_the_same_rows_in_another_order_give_the_same_bytes_of_output() -> No
         assert found[0] == found[1], how
 
 
-@pytest.mark.parametrize("how", [JoinKind.INNER, JoinKind.FULL, JoinKind.SEMI], ids=op.attrgetter("value"))
-@pytest.mark.parametrize("condition", [False, True])
+@pytest.mark.parametrize(("how", "condition"), diagonals([JoinKind.INNER, JoinKind.FULL, JoinKind.SEMI], [False, True]))
 def test_p6_results_of_many_chunks_come_to_the_same_join_in_every_attempt(
     how: JoinKind, condition: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,11 @@
 
 import collections
 import itertools
-import operator as op
 import random
 from typing import Any
 
 import pytest
-from effort import examples
+from effort import diagonals, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
@@ -69,8 +68,7 @@ events = st.lists(event, max_size=5)
 epochs = st.lists(st.tuples(events, events, st.sampled_from([0, 1, 2, 3, 5, 9, 40])), min_size=2, max_size=8)
 
 
-@pytest.mark.parametrize("shape", WINDOWS)
-@pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
+@pytest.mark.parametrize(("how", "shape"), diagonals(JoinKind, WINDOWS))
 @settings(max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), some=epochs)
 def test_p6_every_kind_gives_the_pairs_of_each_window(

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from effort import diagonals
 from unit.operators.operator_epochs import Epochs, rows_of
 
 import statebed as sb
@@ -95,8 +96,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("small", [0, 1024])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "small"), diagonals(range(3), [0, 1024]))
 def test_lists_and_maps_are_as_pythons_own(seed: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_states, "SMALL", small)
     monkeypatch.setattr(key_states, "READ_AT_ONCE", 1 + 8 * small)

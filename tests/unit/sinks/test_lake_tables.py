@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from effort import diagonals
 from lake_tables import Lake
 from published import publication
 
@@ -238,8 +239,7 @@ def test_an_older_run_is_refused_and_another_job_is_named(lake: Lake) -> None:
 STEPS = ("create", "claim", "evolve", "write", "commit")
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize(("key", "after"), diagonals(["", "k"], [False, True]))
 def test_p2_a_death_at_each_step_of_a_publication_repeats_and_loses_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, key: str, *, after: bool
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from effort import examples
+from effort import diagonals, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.state.segment_rows import opened_tiers
@@ -60,8 +60,7 @@ def stored(view: TimeKeyedView) -> list[tuple[str, int]]:
     return [(file.path, file.rows) for file in view.metadata().files if file.path not in before]
 
 
-@pytest.mark.parametrize("generational", [False, True])
-@pytest.mark.parametrize("rows_at_once", [200, 60_000], ids=["small batches", "one large batch"])
+@pytest.mark.parametrize(("rows_at_once", "generational"), diagonals([200, 60_000], [False, True]))
 def test_groups_that_were_spilled_whole_become_files_of_the_checkpoint_unread(
     tmp_path: Path, rows_at_once: int, generational: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Aggregate functions of Spark as statebed's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from statebed.aggregates import functions as ours
@@ -39,6 +39,7 @@ SAME: dict[str, Callable[..., Any]] = {
     "VarianceSamp": ours.var_samp,
 }
 """Functions whose arguments are their children."""
+PERCENTILES = frozenset({"Percentile", "PercentileCont"})
 BY_ARRIVAL = {
     "First": "first",
     "Last": "last",
@@ -73,26 +74,68 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
         return ours.sum_distinct(value(inputs[0]), where=where)
     if distinct and name not in _DISTINCT_IS_SAME:
         return _refuse(e, f"{name} of distinct values")
-    if name == "Percentile":
-        share, frequency = inputs[1], inputs[2]
-        if share.kind != "Literal" or str(frequency.fields.get("value")) != "1":
-            return _refuse(e, "percentile needs one constant share, and no frequencies")
-        return ours.percentile(value(inputs[0]), float(share.fields["value"]), where=where)
+    if name in PERCENTILES:
+        (result,) = percentiles(e, [percentile_shares(e)], value)
+        return result
     if name == "PivotFirst":
         raise UntranslatableError(
             "pivot() groups twice, by the pivoted column as well",
             "write one aggregate per value: count_if(word = 'a') AS a, sum(CASE WHEN word = 'b' THEN n END) AS b",
+        )
+    if name in {"Max", "Min"} and isinstance(inputs[0].type_json, dict):
+        raise UntranslatableError(
+            f"{e.sql}: structs, arrays and maps are not ordered",
+            f"order by one of the values: {name.lower()}_by(struct(a, b), a)",
         )
     if name not in SAME:
         return _refuse(e, f"statebed has no aggregate {name}")
     return SAME[name](*(value(operand) for operand in inputs), where=where)
 
 
+def percentile_shares(e: Expr) -> float | list[float] | None:
+    """Return the share of a call of percentile, or its list of shares; None if it is another call."""
+    function = e.child
+    if function.kind not in PERCENTILES:
+        return None
+    if function.fields.get("reverse"):
+        raise UntranslatableError(
+            f"{e.sql} sorts the values in descending order",
+            "sort them in ascending order, and use one minus the share",
+        )
+    share = function.children[1]
+    if not share.handle.foldable():
+        raise UntranslatableError(f"{e.sql}: the share is not a constant", "write a number, such as 0.5")
+    if function.kind == "Percentile" and str(function.children[2].fields.get("value")) != "1":
+        raise UntranslatableError(
+            f"{e.sql}: percentile has a column of frequencies", "repeat each row by explode(array_repeat(x, n)) before"
+        )
+    content = share.handle.eval(None)
+    return float(content) if isinstance(content, float | int) else [float(number) for number in content.toDoubleArray()]
+
+
+def percentiles(e: Expr, shares: Sequence[Any], value: Input) -> list[Any]:
+    """Return an aggregate for each share of a call of percentile."""
+    if e.fields["isDistinct"]:
+        return [_refuse(e, "percentile of distinct values")]
+    where = value(e.children[1]) if len(e.children) > 1 else None
+    return [ours.percentile(value(e.child.children[0]), share, where=where) for share in shares]
+
+
 def _count(e: Expr, inputs: list[Expr], value: Input, where: Any, distinct: bool) -> Any:
     if not distinct and all(operand.kind == "Literal" and operand.fields["value"] is not None for operand in inputs):
         return ours.count(where=where)
-    if len(inputs) != 1:
-        return _refuse(e, "count of several columns")
+    if len(inputs) > 1:
+        # A row counts if none of its values is null.
+        present = [f"{value(operand)} is not null" for operand in inputs if operand.kind != "Literal"]
+        condition = " and ".join([*present, *([] if where is None else [f"({where})"])])
+        if any(operand.kind == "Literal" and operand.fields["value"] is None for operand in inputs):
+            condition = "false"
+        if distinct:
+            raise UntranslatableError(
+                f"{e.sql}: distinct values of several columns are not counted",
+                "count those of one column that has them all, such as to_json(struct(a, b))",
+            )
+        return ours.count(where=condition)
     return (ours.count_distinct if distinct else ours.count)(value(inputs[0]), where=where)
 
 

@@ -9,7 +9,7 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators import tumbling
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
-from statebed.queries.aggregates import aggregate_of
+from statebed.queries.aggregates import aggregate_of, percentile_shares, percentiles
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.relation import Relation, fresh_name
 from statebed.queries.windows import WindowSpec
@@ -60,14 +60,23 @@ def aggregate(query: "Translation", node: PlanNode) -> Relation:
     ]
     names: dict[tuple[object, ...], str] = {}
     aggregates: dict[str, Any] = {}
+    lists: dict[str, str] = {}
     for name, call in calls:
         column = fresh_name(name, taken)
         taken.append(column)
-        aggregates[column] = aggregate_of(call, source.value, approximate=query.options.approximate)
         names[call.key] = column
+        shares = percentile_shares(call)
+        if isinstance(shares, list):
+            parts = [fresh_name(f"{column}_{place}", taken) for place in range(len(shares))]
+            taken += parts
+            aggregates |= dict(zip(parts, percentiles(call, shares, source.value), strict=True))
+            quoted_parts = [quoted(part) for part in parts]
+            lists[column] = f"if({quoted_parts[0]} is null, null, array({', '.join(quoted_parts)}))"
+            continue
+        aggregates[column] = aggregate_of(call, source.value, approximate=query.options.approximate)
     if query.options.mode in {"update", "complete"} or not aggregates:
         aggregates[fresh_name(TOUCHED, taken)] = ours.count()
-    stream = _operator(query, source, groups, keys, aggregates)
+    stream = query.extended(_operator(query, source, groups, keys, aggregates), lists)
     _check_types(stream, calls, names)
     relation = _described(child, groups, stream, key_columns, made_windows)
     known = {**names, **{key.key: key_columns[key.key] for key in groups.keys if not key.is_attribute}}
@@ -246,7 +255,11 @@ def _check_types(stream: Any, calls: Sequence[tuple[str, Expr]], names: dict[tup
     for _, call in calls:
         field, wanted = stream.output.columns.field(names[call.key]), arrow_type(call.type_json)
         if not same_type(field.type, wanted):
-            raise UntranslatableError(f"{call.sql} has the type {field.type} here, but {wanted} in Spark")
+            is_average = call.child.kind == "Average"
+            raise UntranslatableError(
+                f"{call.sql} has the type {field.type} here, but {wanted} in Spark",
+                "cast its argument to a decimal of at most 34 digits, such as decimal(34,10)" if is_average else "",
+            )
 
 
 def _described(

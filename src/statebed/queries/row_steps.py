@@ -372,6 +372,11 @@ def _first_value(node: PlanNode) -> Expr | None:
 
 def union(query: "Translation", node: PlanNode) -> Relation:
     """Combine the rows of several streams."""
+    if not all(child.is_streaming for child in node.children):
+        raise UntranslatableError(
+            "one of its inputs is a table that is read once, and the other a stream",
+            "read the table as a stream, with spark.readStream, or write its rows to the sink before the first start",
+        )
     children = [query.visit(child) for child in node.children]
     if all(child.is_head for child in children):
         for child in children:

@@ -79,6 +79,16 @@ CORE = [
         lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(minute()).count(),
         settings=LATEST,
     ),
+    Case(
+        "percentiles",
+        windowed(
+            minute,
+            "percentile(v, array(0.1, 0.5, 0.9)) as p",
+            "percentile(x, array(0.5)) as q",
+            "percentile(v, 0.25) as r",
+            "percentile_cont(0.75) within group (order by v) as s",
+        ),
+    ),
     Case("event_time_as_a_key", lambda t: t.marked().groupBy("ts", "k").agg(F.sum("v"), F.max("x"))),
     Case("window_in_cube", lambda t: t.marked().cube(F.window("ts", "20 seconds"), "k").count(), "update"),
     Case(
@@ -402,6 +412,15 @@ WATERMARKS_AND_WINDOWS = [
     ),
 ]
 
+AGGREGATES = [
+    Case(
+        "counts_of_several_columns",
+        windowed(minute, "count(k, x) as a", "count(x, 1) as b", "count(k, x) filter (where v > 3) as c"),
+    ),
+    Case("percentiles_by_key", lambda t: t.read().groupBy("k").agg(F.expr("percentile(v, array(0, 1))")), "update"),
+    join("seconds", "inner", "k = k2 and unix_timestamp(ts2) between unix_timestamp(ts) and unix_timestamp(ts) + 20"),
+]
+
 GROUPED_BY_TIME = [
     Case(f"{name}_{mode}", build, mode)
     for name, build in (
@@ -459,4 +478,4 @@ GROUPED_BY_TIME = [
     ),
 ]
 
-ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *GROUPED_BY_TIME]
+ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *AGGREGATES, *GROUPED_BY_TIME]

@@ -160,6 +160,8 @@ def comparable(rows: DataFrame) -> list[tuple[Any, ...]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_plain(one) for one in value)
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
     return round(value, 9) if isinstance(value, float) else value
 
 

@@ -82,6 +82,50 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "statebed has no aggregate Kurtosis",
         "rewrite this step",
     ),
+    "max_of_struct": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.max(F.struct("v", "k"))),
+        None,
+        "structs, arrays and maps are not ordered",
+        "max_by(struct(a, b), a)",
+    ),
+    "distinct_pairs": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.countDistinct("k", "g")),
+        None,
+        "distinct values of several columns",
+        "to_json(struct(a, b))",
+    ),
+    "frequencies": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.expr("percentile(v, 0.5, g)")),
+        None,
+        "a column of frequencies",
+        "array_repeat",
+    ),
+    "descending_percentile": (
+        lambda t: t.marked()
+        .groupBy(F.window("ts", "1 minute"))
+        .agg(F.expr("percentile_cont(0.2) within group (order by v desc)")),
+        None,
+        "in descending order",
+        "one minus the share",
+    ),
+    "average_of_wide_decimals": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.expr("avg(cast(v as decimal(38,10)))")),
+        None,
+        "but decimal128(38, 14) in Spark",
+        "at most 34 digits",
+    ),
+    "union_with_a_table": (
+        lambda t: t.marked().select("k").union(t.dim().select("k")),
+        None,
+        "union cannot run on statebed: one of its inputs is a table",
+        "spark.readStream",
+    ),
+    "difference_of_times_in_a_join": (
+        lambda t: t.marked().join(_other(t), F.expr("k = k2 and ts2 - ts < interval 20 seconds")),
+        None,
+        "depends on the session's time zone",
+        "b.ts BETWEEN a.ts AND",
+    ),
     "try_sum": (
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.try_sum("v")),
         None,

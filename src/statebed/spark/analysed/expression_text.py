@@ -337,7 +337,7 @@ class ExpressionText:
             span_us = _constant_interval(e.children[1])
             if span_us is not None and abs(span_us) < DAY_US:
                 return
-        elif e.kind in ZONED or "timeZoneId" not in e.fields:
+        elif e.kind in ZONED or "timeZoneId" not in e.fields or _counts_seconds(e):
             return
         _check_utc(e, e.fields.get("timeZoneId"))
 
@@ -420,10 +420,17 @@ def _outline(e: Expr) -> str:
     return " ".join(str(part.fields[own[part.kind]]) if part.kind in own else part.kind for part in e.walk())
 
 
+def _counts_seconds(e: Expr) -> bool:
+    """Return whether it is unix_timestamp of a time, which is the same in every zone."""
+    return e.kind in {"UnixTimestamp", "ToUnixTimestamp"} and e.child.type_json == "timestamp"
+
+
 def _check_utc(e: Expr, zone: str | None) -> None:
     if zone not in UTC:
         raise UntranslatableError(
-            f"{e.sql} depends on the session's time zone, {zone}; between operators all times are UTC"
+            f"{e.sql} depends on the session's time zone, {zone}; between operators all times are UTC",
+            "set spark.sql.session.timeZone to UTC before the query is built, or compute it before the first stateful "
+            "step; a range of times is written b.ts BETWEEN a.ts AND a.ts + INTERVAL '20 seconds'",
         )
 
 

@@ -137,13 +137,14 @@ def _least_known(marks: Iterable[int | None]) -> int | None:
     return min((mark for mark in marks if mark is not None), default=None)
 
 
-def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
+def source_entry(name: str, clock: SourceClock, graph: Graph) -> pb.SourceWatermark:
     """Return the entry of a source for the record."""
     return pb.SourceWatermark(
         source=name,
         watermark_us=clock.watermark_us,
         max_event_time_us=clock.max_event_time_us,
         last_rows_us=clock.last_rows_us,
+        head=graph.heads.get(name, ""),
     )
 
 

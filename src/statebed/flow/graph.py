@@ -100,6 +100,8 @@ class Graph:
     """Sources and operators by name, and named streams."""
     spark_clocks: dict[str, SparkClock] = field(default_factory=dict)
     """Clocks of queries that came from Spark, by the names of their sources."""
+    heads: dict[str, str] = field(default_factory=dict)
+    """Digests of the plans of Spark that sources of queries read, by the names of the sources."""
     functions: dict[str, UserFunction] = field(default_factory=dict)
     """Functions of the user that expressions can call, by name in lower case."""
 

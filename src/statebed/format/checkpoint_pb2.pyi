@@ -548,12 +548,15 @@ class SourceWatermark(_message.Message):
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     MAX_EVENT_TIME_US_FIELD_NUMBER: _builtins.int
     LAST_ROWS_US_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     watermark_us: _builtins.int
     max_event_time_us: _builtins.int
     """maximum up to and including this epoch"""
     last_rows_us: _builtins.int
     """epoch time of its last rows, or of its first epoch"""
+    head: _builtins.str
+    """digest of the plan of Spark that it reads, in a query; empty: unknown"""
     def __init__(
         self,
         *,
@@ -561,10 +564,11 @@ class SourceWatermark(_message.Message):
         watermark_us: _builtins.int | None = ...,
         max_event_time_us: _builtins.int | None = ...,
         last_rows_us: _builtins.int | None = ...,
+        head: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "last_rows_us", b"last_rows_us", "max_event_time_us", b"max_event_time_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "last_rows_us", b"last_rows_us", "max_event_time_us", b"max_event_time_us", "source", b"source", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "head", b"head", "last_rows_us", b"last_rows_us", "max_event_time_us", b"max_event_time_us", "source", b"source", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_rows_us: _TypeAlias = _typing.Literal["last_rows_us"]  # noqa: Y015
     _WhichOneofArgType__last_rows_us: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us"]  # noqa: Y015

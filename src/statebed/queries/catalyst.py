@@ -6,11 +6,15 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from statebed.format.digest import digest
 from statebed.spark.analysed.plan_tree import Handle
 
 _SEPARATOR = "\x01"
 _ATTRIBUTE = re.compile(r"(?P<name>.*)#(?P<id>\d+)L?(-T\d+ms)?", re.DOTALL)
 """An attribute as Spark prints it: name, id, a mark of bigint, and the delay of a watermark."""
+
+_NUMBERS = re.compile(r"#\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Ids in the text of a plan, which differ from start to start."""
 
 
 class Catalyst:
@@ -51,6 +55,11 @@ class Catalyst:
         metadata = option.apply(self._sql.types.Metadata.empty()) if plain else option.empty()
         nothing = self.seq([])
         return expressions.Alias(expression, name, number, nothing, metadata, nothing)
+
+    def digest(self, frame: DataFrame) -> str:
+        """Return a digest of the plan of a frame, the same in every start."""
+        text = frame._jdf.queryExecution().analyzed().toString()  # noqa: SLF001 - PySpark has no method for it
+        return digest(_NUMBERS.sub("", text).encode())
 
     def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
         """Return the rows of a plan as a DataFrame."""

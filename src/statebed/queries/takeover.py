@@ -78,7 +78,7 @@ def take_over(plan: JobPlan, state: ObjectStore, checkpoint: str | Path) -> None
         EpochDraft(
             operators=[entry],
             source_position=position,
-            sources=[source_entry(name, SourceClock(last_rows_us=now_us)) for name in plan.graph.sources],
+            sources=[source_entry(name, SourceClock(last_rows_us=now_us), plan.graph) for name in plan.graph.sources],
             sinks=plan.sink_entries(()),
             epoch_time_us=now_us,
             parallelism=plan.parallelism,

@@ -244,6 +244,7 @@ class Translation:
         while name in self.job.graph.names:
             count += 1
             name = f"{label}_{count}"
+        self.job.graph.heads[name] = self.catalyst.digest(frame)
         stream = Job.source(self.job, frame, name=name)
         if self.clock is not None:
             self.job.graph.spark_clocks[name] = self.clock

@@ -145,7 +145,7 @@ class Cluster:
             EpochDraft(
                 operators=entries,
                 source_position=position,
-                sources=[source_entry(name, source_clock) for name, source_clock in clocks.items()],
+                sources=[source_entry(name, source_clock, self.graph) for name, source_clock in clocks.items()],
                 epoch_time_us=epoch_time_us,
                 parallelism=self.parallelism,
                 figures=pb.EpochFigures(

@@ -1,5 +1,6 @@
 """An operator that would continue with the state of another one is refused before a run opens."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import statebed as sb
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream
+from statebed.flow.clocks import SourceClock, source_entry
 from statebed.format import checkpoint_pb2 as pb
 from statebed.spark.plan.state_match import RemovedStatePolicy, check_continues
 from statebed.storage import MemoryStore
@@ -35,7 +37,7 @@ def record_of(flow: Flow) -> pb.CheckpointMetadata:
             )
             for name, operator in graph.operators.items()
         ],
-        sources=[pb.SourceWatermark(source=name) for name in graph.sources],
+        sources=[source_entry(name, SourceClock(), graph) for name in graph.sources],
     )
 
 
@@ -107,3 +109,21 @@ def test_records_that_do_not_name_what_operators_read_still_open() -> None:
         for input_ in entry.inputs:
             del input_.origins[:]
     check(two_deduplications("b", "a"), record)
+
+
+@pytest.mark.parametrize(
+    ("heads", "moved"),
+    [
+        ({"a": "large", "b": "small"}, ""),
+        ({"a": "larger", "b": "small"}, ""),
+        ({"a": "small", "b": "large"}, "the source 'a' reads what the source 'b' read"),
+        ({"a": "new", "b": "large"}, "the source 'b' reads what the source 'a' read"),
+    ],
+)
+def test_parts_of_a_query_that_change_places_are_refused(heads: dict[str, str], moved: str) -> None:
+    """A query that reads one table twice has the sources `orders` and `orders_2`, by their order."""
+    before, after = two_deduplications("a", "b"), two_deduplications("a", "b")
+    before.graph.heads.update({"a": "large", "b": "small"})
+    after.graph.heads.update(heads)
+    with pytest.raises(InputError, match=moved) if moved else contextlib.nullcontext():
+        check(after, record_of(before))

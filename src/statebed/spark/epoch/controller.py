@@ -353,7 +353,7 @@ class Controller:
                 operators=[*entries, *kept_entries(head, plan.operators, plan.removed)],
                 source_position=position,
                 sources=[
-                    source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us))
+                    source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us), plan.graph)
                     for name, clock in sources.items()
                 ],
                 outbox=[

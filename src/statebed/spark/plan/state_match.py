@@ -79,6 +79,7 @@ def check_continues(
             where=f"job {job_id}",
             fix=f"keep the names: job.source(df, name={unknown[0]!r}); job.start(removed='drop') continues without it",
         )
+    _check_heads(record, graph, where=f"job {job_id}")
     for name in operators:
         if name in there and not _is_stateless(there[name]):
             _check_inputs(there[name], record, graph, where=f"job {job_id}, {operator_label(operators[name])}")
@@ -106,6 +107,24 @@ def _check_inputs(entry: pb.OperatorEntry, record: pb.CheckpointMetadata, graph:
                 fix="operators are matched with their state by name, which may come from their place in the query: "
                 "name them, so that each has the name with which it wrote its state (name='...'; -- name: ... in SQL "
                 "text; df.alias('...')). With a new name, an operator starts without state",
+            )
+
+
+def _check_heads(record: pb.CheckpointMetadata, graph: Graph, *, where: str) -> None:
+    """Raise InputError if a source of a query reads what another one has read: their names are those of tables, and
+    are numbered if a query reads a table several times.
+    """
+    before = {entry.head: entry.source for entry in record.sources if entry.head}
+    heads = {entry.source: entry.head for entry in record.sources}
+    for name, head in graph.heads.items():
+        other = before.get(head, name)
+        if heads.get(name) and other != name and heads[name] != head:
+            raise InputError(
+                f"the source {name!r} reads what the source {other!r} read when the state was written: parts of the "
+                "query have changed places",
+                where=where,
+                fix="write them in their old order, or give each the name with which it wrote its state: FROM table "
+                f"AS {other}, or df.alias({other!r})",
             )
 
 

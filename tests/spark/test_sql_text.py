@@ -180,6 +180,28 @@ WITH `合計` AS (SELECT `Empfänger`, sum(`Betrag in €`) AS s FROM `große` G
     assert totals == {"Jörg": 12, "日本": 4}
 
 
+def test_a_definition_with_if_not_exists_keeps_the_first_one(spark: Any, tmp_path: Path) -> None:
+    job = sb.Job("bids", state=tmp_path / "state", spark=spark)
+    job.execute(
+        """SET 'spark.sql.session.timeZone' = 'America/New_York';
+CREATE TABLE IF NOT EXISTS bids (auction BIGINT) WITH (connector = 'datagen');
+CREATE TABLE IF NOT EXISTS BIDS (other STRING) WITH (connector = 'datagen');
+CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT auction AS a FROM bids;
+CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT auction AS b FROM bids;
+CREATE FUNCTION IF NOT EXISTS twice RETURNS BIGINT AS 'operator:neg';
+CREATE FUNCTION IF NOT EXISTS twice RETURNS BIGINT AS 'operator:abs';"""
+    )
+    assert job.sql("SELECT * FROM v").columns == ["a"]
+
+
+def test_a_setting_with_two_values_is_refused() -> None:
+    text = SqlText("SET parallelism = 3;\nSELECT 1;\nSET parallelism = 4;", "pipeline.sql")
+    options = [entry for entry in parse_statements(text) if isinstance(entry, SetOption)]
+    with pytest.raises(InputError, match="'parallelism' is set to '3' already") as caught:
+        PipelineSettings(text, options)
+    assert "line 3, column 1" in caught.value.where
+
+
 BIDS = """
 CREATE TABLE bids (auction BIGINT, price BIGINT, note STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
 WITH (connector = 'datagen');
@@ -232,7 +254,7 @@ MISTAKES = {
     "CREATE TABLE bids WITH (connector = 'print')": ("'bids' already", "bids", "another name"),
     "CREATE VIEW v AS SELECT nope FROM bids": ("there is no column `nope`", "nope", "did you mean"),
     "CREATE VIEW v (a, b) AS SELECT price FROM bids": ("names 2 columns, but its query has 1", "a, b", "name all of"),
-    "SET parallelism = 3": ("SET must stand before", "SET parallelism", "beginning"),
+    "SET parallelism = 3": ("the job exists already", "SET parallelism", "settings={'parallelism': '3'}"),
     "CREATE TABLE t (a BIGINT) WITH (path = 'x')": ("has no connector", "t (a", "filesystem"),
     "CREATE TABLE t (a BIGINT) WITH (connector = 'kafkaa')": (
         "no connector 'kafkaa'",

@@ -36,15 +36,19 @@ class SqlText:
 
     text: str
     name: str = "SQL"
+    first_line: int = 1
+    """Line of its first character in the file or input that it is a part of; counted from 1, as the next one."""
+    first_column: int = 1
 
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(place + 1 for place, character in enumerate(self.text) if character == "\n")]
 
     def line_and_column(self, offset: int) -> tuple[int, int]:
-        """Return line and column of a character, both counted from 1."""
+        """Return line and column of a character in the file or input, both counted from 1."""
         line = bisect.bisect_right(self._line_starts, offset)
-        return line, offset - self._line_starts[line - 1] + 1
+        column = offset - self._line_starts[line - 1] + 1
+        return line + self.first_line - 1, column + (self.first_column - 1 if line == 1 else 0)
 
     def offset_of(self, line: int, column: int) -> int:
         """Return the offset of a line, counted from 1, and a column, counted from 0."""
@@ -56,8 +60,9 @@ class SqlText:
 
     def shown(self, span: SqlSpan) -> str:
         """Return name, line and column, followed by the line with carets below the span."""
-        number, column = self.line_and_column(span.start)
-        first = self._line_starts[number - 1]
+        number, shown_column = self.line_and_column(span.start)
+        first = self._line_starts[number - self.first_line]
+        column = span.start - first + 1
         line = self.text[first:].split("\n", 1)[0].rstrip("\r")
         before, count = line[: column - 1], max(1, min(span.end - span.start, len(line) - column + 1))
         cut = max(0, len(before) + count - _WIDEST_LINE) if len(line) > _WIDEST_LINE else 0
@@ -68,7 +73,7 @@ class SqlText:
         marked = "^" * sum(map(_width, line[column - 1 : column - 1 + count] or " "))
         label = str(number)
         return (
-            f"{self.name}, line {number}, column {column}\n"
+            f"{self.name}, line {number}, column {shown_column}\n"
             f"    {label} | {shown}\n"
             f"    {' ' * len(label)} | {blank}{marked}"
         )

@@ -19,6 +19,10 @@ class StatementBuffer:
     """Text that has been typed, but not run."""
 
     text: str = ""
+    name: str = "SQL"
+    """Name of the input in errors."""
+    _line: int = 1
+    _column: int = 1
 
     @property
     def is_empty(self) -> bool:
@@ -41,30 +45,46 @@ class StatementBuffer:
     def clear(self) -> None:
         self.text = ""
 
-    def add(self, line: str) -> list[str]:
-        """Add a line and return the statements that it completes, each with its semicolon."""
+    def add(self, line: str, *, number: int = 1) -> list[SqlText]:
+        """Add a line and return the statements that it completes, each with its semicolon.
+
+        `number` is the number of the line, by which errors of a statement that begins in it name their place.
+        """
+        if not self.text:
+            self._line, self._column = number, 1
         self.text += line.rstrip("\n") + "\n"
         try:
             tokens = tokens_of(SqlText(self.text))
         except InputError as error:
             if error.what.endswith(_OPEN_QUOTE):
                 return []
-            whole, self.text = self.text, ""
-            return [whole.strip()]
+            return [self._taken(len(self.text))]
         result, start = [], 0
         for end in _ends(tokens):
-            result.append(self.text[start:end].strip())
+            result.append(self._taken(end - start))
             start = end
-        self.text = self.text[start:]
         if self.is_empty:
             self.clear()
-        return [statement for statement in result if statement.strip(";").strip()]
+        return [statement for statement in result if statement.text.strip(";").strip()]
 
-    def rest(self) -> list[str]:
+    def rest(self) -> list[SqlText]:
         """Return what is left at the end of the input as a statement, if it is one."""
-        whole, is_empty = self.text.strip(), self.is_empty
-        self.clear()
-        return [] if is_empty else [whole]
+        is_empty = self.is_empty
+        statement = self._taken(len(self.text))
+        return [] if is_empty else [statement]
+
+    def _taken(self, length: int) -> SqlText:
+        """Remove the first characters of the text and return them, without spaces around them."""
+        whole, self.text = self.text[:length], self.text[length:]
+        self._advance(whole[: len(whole) - len(whole.lstrip())])
+        statement = SqlText(whole.strip(), self.name, self._line, self._column)
+        self._advance(whole.lstrip())
+        return statement
+
+    def _advance(self, text: str) -> None:
+        lines = text.count("\n")
+        self._column = len(text) - text.rfind("\n") if lines else self._column + len(text)
+        self._line += lines
 
 
 def _ends(tokens: list[SqlToken]) -> list[int]:

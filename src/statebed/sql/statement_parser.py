@@ -5,6 +5,7 @@ rewritten for Spark and parsed by it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from statebed.sql.refused_statements import check_clauses, refuse_statement
 from statebed.sql.source_text import SqlSpan, SqlText
@@ -112,26 +113,26 @@ def _create(cursor: TokenCursor) -> Statement:
     if cursor.accept("EXTERNAL") and not cursor.at_words("TABLE"):
         raise cursor.expected("TABLE", fix="write CREATE TABLE name (...) WITH (...)")
     if cursor.accept("TABLE"):
-        _if_not_exists(cursor)
-        return create_table(cursor, _whole(cursor))
+        if_not_exists = _if_not_exists(cursor)
+        return replace(create_table(cursor, _whole(cursor)), if_not_exists=if_not_exists)
     what = "TABLE, VIEW or FUNCTION" if not is_temporary else "VIEW or FUNCTION"
     raise cursor.expected(what, fix=f"the statements are {_STATEMENTS}")
 
 
 def _view(cursor: TokenCursor, *, is_replacement: bool) -> CreateView:
     fix = "write CREATE TEMPORARY VIEW name AS SELECT ..."
-    _if_not_exists(cursor)
+    if_not_exists = _if_not_exists(cursor)
     name = _plain_name(cursor, "the name of the view", fix=fix)
     columns = placed_names(cursor, fix="write CREATE TEMPORARY VIEW name (a, b) AS SELECT ...")
     if cursor.accept("COMMENT"):
         cursor.expect_string("the comment", fix=fix)
     cursor.expect("AS", fix=fix)
-    return CreateView(_whole(cursor), name, columns, _query(cursor), is_replacement)
+    return CreateView(_whole(cursor), name, columns, _query(cursor), is_replacement, if_not_exists)
 
 
 def _function(cursor: TokenCursor) -> CreateFunction:
     fix = "write CREATE FUNCTION name AS 'module:function'"
-    _if_not_exists(cursor)
+    if_not_exists = _if_not_exists(cursor)
     name = _plain_name(cursor, "the name of the function", fix=fix)
     returns = None
     if cursor.accept("RETURNS"):
@@ -147,7 +148,7 @@ def _function(cursor: TokenCursor) -> CreateFunction:
     if cursor.accept("LANGUAGE") and not cursor.accept("PYTHON"):
         raise cursor.expected("PYTHON", fix="functions are written in Python: CREATE FUNCTION f AS 'module:function'")
     cursor.expect_end(fix=fix)
-    return CreateFunction(_whole(cursor), name, PlacedText(token.value, token.span), returns)
+    return CreateFunction(_whole(cursor), name, PlacedText(token.value, token.span), returns, if_not_exists)
 
 
 def _insert(cursor: TokenCursor) -> InsertInto:
@@ -210,9 +211,11 @@ def _plain_name(cursor: TokenCursor, what: str, *, fix: str) -> PlacedText:
     return PlacedText(cursor.name_of(token), token.span)
 
 
-def _if_not_exists(cursor: TokenCursor) -> None:
-    if cursor.accept("IF"):
+def _if_not_exists(cursor: TokenCursor) -> bool:
+    is_conditional = cursor.accept("IF")
+    if is_conditional:
         cursor.expect("NOT", "EXISTS", fix="write IF NOT EXISTS, or leave it out")
+    return is_conditional
 
 
 def _whole(cursor: TokenCursor) -> SqlSpan:

@@ -55,6 +55,8 @@ class CreateTable:
     primary_key: tuple[PlacedText, ...]
     options: Mapping[str, PlacedText] = field(repr=False)  # may contain a secret
     option_names: Mapping[str, SqlSpan]
+    if_not_exists: bool = False
+    """Whether it does nothing if the name is defined already."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class CreateView:
     columns: tuple[PlacedText, ...]
     query: QueryText
     is_replacement: bool
+    if_not_exists: bool = False
+    """Whether it does nothing if the name is defined already."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class CreateFunction:
     target: PlacedText
     """`module:function`."""
     returns: PlacedText | None
+    if_not_exists: bool = False
+    """Whether it does nothing if the name is defined already."""
 
 
 @dataclass(frozen=True)

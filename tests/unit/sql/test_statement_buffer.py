@@ -2,12 +2,13 @@
 
 import pytest
 
+from statebed.sql.source_text import SqlSpan
 from statebed.sql.statement_buffer import StatementBuffer
 
 
 def statements(*lines: str) -> tuple[list[str], StatementBuffer]:
     buffer = StatementBuffer()
-    return [statement for line in lines for statement in buffer.add(line)], buffer
+    return [statement.text for line in lines for statement in buffer.add(line)], buffer
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,19 @@ def test_lines_become_statements(lines: list[str], complete: list[str], mark: st
 
 def test_the_rest_of_the_input_needs_no_semicolon() -> None:
     _, buffer = statements("SELECT 1;", "SELECT 2 -- the last one")
-    assert buffer.rest() == ["SELECT 2 -- the last one"]
+    assert [statement.text for statement in buffer.rest()] == ["SELECT 2 -- the last one"]
     assert buffer.is_empty
     assert buffer.rest() == []
+
+
+def test_statements_know_their_place_in_the_input() -> None:
+    buffer = StatementBuffer(name="standard input")
+    lines = ["-- jobs", "SELECT 1;  SELECT", "", "  x;", "", "SELECT y FROM t"]
+    statements = [text for number, line in enumerate(lines, 1) for text in buffer.add(line, number=number)]
+    statements += buffer.rest()
+    places = [
+        statement.shown(SqlSpan(at, at + 1)).splitlines()[0]
+        for statement, at in zip(statements, (8, 10, 7), strict=True)
+    ]
+    assert [text.partition(", ")[2] for text in places] == ["line 2, column 9", "line 4, column 3", "line 6, column 8"]
+    assert places[0].startswith("standard input, ")

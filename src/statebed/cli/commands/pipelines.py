@@ -102,4 +102,4 @@ def _shell(request: "ShellRequest", texts: Sequence[str]) -> None:
     elif sys.stdin.isatty():
         shell.interact(request)
     else:
-        shell.run_statements(request, [sys.stdin.read()])
+        shell.run_statements(request, [sys.stdin.read()], name="standard input")

@@ -20,6 +20,7 @@ from statebed.cli.shell.statement_thread import StatementThread
 from statebed.cli.signals import interrupted_by_signals
 from statebed.errors import StatebedError
 from statebed.sql.completion import completions
+from statebed.sql.source_text import SqlText
 from statebed.sql.statement_buffer import StatementBuffer
 
 if TYPE_CHECKING:
@@ -44,9 +45,12 @@ class ShellRequest:
     once: bool = False
 
 
-def run_statements(request: ShellRequest, texts: Sequence[str]) -> None:
-    """Run the statements of texts and wait for the jobs that they start; raise the first error."""
-    shell = _Shell(request, interactive=False)
+def run_statements(request: ShellRequest, texts: Sequence[str], *, name: str = "SQL") -> None:
+    """Run the statements of texts and wait for the jobs that they start; raise the first error.
+
+    `name` is the name of the texts in errors.
+    """
+    shell = _Shell(request, interactive=False, name=name)
     with interrupted_by_signals():
         try:
             for text in texts:
@@ -72,10 +76,10 @@ def interact(request: ShellRequest) -> None:
 class _Shell:
     """One shell, on a terminal or not."""
 
-    def __init__(self, request: ShellRequest, *, interactive: bool) -> None:
+    def __init__(self, request: ShellRequest, *, interactive: bool, name: str = "SQL") -> None:
         self._request = request
         self._interactive = interactive
-        self._buffer = StatementBuffer()
+        self._buffer = StatementBuffer(name=name)
         self._spark = _active_session()
         # Without a location of the command, the jobs of this shell have the default one, attached when it has a job.
         states = StateCatalogue([request.state] if request.state is not None else [])
@@ -102,11 +106,11 @@ class _Shell:
     def run_text(self, text: str) -> bool:
         """Run the statements and commands of a text; return False if it asks to quit."""
         try:
-            for line in text.splitlines():
+            for number, line in enumerate(text.split("\n"), 1):
                 if self._buffer.is_empty and line.lstrip().startswith("."):
                     self._thread.run(partial(self._runner.command, line))
                     continue
-                for statement in self._buffer.add(line):
+                for statement in self._buffer.add(line, number=number):
                     self._run(statement)
             for statement in self._buffer.rest():
                 self._run(statement)
@@ -114,7 +118,7 @@ class _Shell:
             return False
         return True
 
-    def _run(self, statement: str) -> None:
+    def _run(self, statement: SqlText) -> None:
         def work(interrupted: threading.Event) -> bool:
             self._runner.run(statement, interrupted)
             return interrupted.is_set()
@@ -169,7 +173,7 @@ class _Shell:
             return
         statements = self._buffer.add(line)
         for statement in statements:
-            editor.remember(statement)
+            editor.remember(statement.text)
         for statement in statements:
             self._run(statement)
 

@@ -92,9 +92,8 @@ class StatementRunner:
 
     # ---- statements ------------------------------------------------------------------------------------------------
 
-    def run(self, text: str, interrupted: threading.Event) -> None:
+    def run(self, source: SqlText, interrupted: threading.Event) -> None:
         """Run the statement of a text, or a statement set."""
-        source = SqlText(text, "SQL")
         parsed = parse_shell_text(source)
         if not isinstance(parsed, list):
             self._run_shell_statement(source, parsed)
@@ -142,11 +141,11 @@ class StatementRunner:
         from statebed.cli.pipeline import read_text
         from statebed.sql.statement_buffer import StatementBuffer
 
-        buffer = StatementBuffer()
-        for text in [*buffer.add(read_text(Path(file).expanduser())), *buffer.rest()]:
+        buffer = StatementBuffer(name=file)
+        for statement in [*buffer.add(read_text(Path(file).expanduser())), *buffer.rest()]:
             if interrupted.is_set():
                 break
-            self.run(text, interrupted)
+            self.run(statement, interrupted)
 
     def _run_shell_statement(self, source: SqlText, statement: ShellStatement) -> None:  # noqa: C901, PLR0912 - one case for each
         match statement:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from statebed.config.settings import DECLARATIONS
 from statebed.errors import StatebedError
 from statebed.queries.job import QueryJob
 from statebed.queries.text.spark_errors import nearest
+from statebed.queries.text.spark_settings import SPARK_PREFIX, set_spark
 from statebed.sql.source_text import SqlSpan, SqlText
 from statebed.sql.statement_parser import parse_statements
 from statebed.sql.statements import InsertInto, SelectQuery, SetOption
@@ -26,7 +26,6 @@ JOB_NAMES = ("job", "pipeline.name")
 """Settings that name the job."""
 TRIGGER = "processing_time"
 """Setting that says how often a job looks for input."""
-_SPARK = "spark."
 _OTHER_SETTINGS = {
     "execution.checkpointing.dir": "state",
     "execution.checkpointing.interval": TRIGGER,
@@ -80,7 +79,7 @@ def read_pipeline(
     job_name = name or chosen.job or _name_of(source)
     job = chosen.job_with(job_name, state, dict(settings), spark)
     for option in options:
-        if option.name.text.startswith(_SPARK):
+        if option.name.text.startswith(SPARK_PREFIX):
             set_spark(source, job.spark, option)
     job.run_statements(source, rest)
     return SqlPipeline(source, job, dict(settings).get(TRIGGER) or chosen.value(TRIGGER))
@@ -94,10 +93,17 @@ class PipelineSettings:
         self._options: dict[str, SetOption] = {}
         for option in options:
             name = _OTHER_SETTINGS.get(option.name.text, option.name.text)
-            if not (name in DECLARATIONS or name in JOB_NAMES or name == TRIGGER or name.startswith(_SPARK)):
+            if not (name in DECLARATIONS or name in JOB_NAMES or name == TRIGGER or name.startswith(SPARK_PREFIX)):
                 known = ["job", TRIGGER, *DECLARATIONS]
                 fix = _NEEDLESS_SETTINGS.get(name) or nearest(name, known, what="settings")
                 raise source.mistake(f"there is no setting {name!r}", option.name.span, fix=fix)
+            before = self._options.get(name)
+            if before is not None and before.value.text != option.value.text:
+                raise source.mistake(
+                    f"{name!r} is set to {before.value.text!r} already, and a text is one job",
+                    option.span,
+                    fix="remove one of them: a SET holds for the whole text, wherever it stands",
+                )
             self._options[name] = option
 
     @property
@@ -131,13 +137,3 @@ class PipelineSettings:
 def _name_of(source: SqlText) -> str:
     """Return the name of the file without its suffix, as the name of a job."""
     return re.sub(r"\W+", "_", Path(source.name).stem, flags=re.ASCII).strip("_").lower() or "sql"
-
-
-def set_spark(source: SqlText, spark: SparkSession, option: SetOption) -> None:
-    """Change the configuration of Spark's session; raise InputError if Spark refuses it."""
-    try:
-        spark.conf.set(option.name.text, option.value.text)
-    except PySparkException as error:
-        raise source.mistake(
-            str(error).splitlines()[0], option.span, fix="set it where the Spark session is made"
-        ) from error

@@ -6,6 +6,7 @@ from typing import Any
 from statebed.errors import InputError
 from statebed.queries.text.python_functions import create_function
 from statebed.queries.text.spark_errors import nearest
+from statebed.queries.text.spark_settings import SPARK_PREFIX, set_spark
 from statebed.queries.text.sql_tables import TEXT_OPTIONS, SqlTables
 from statebed.queries.text.table_definitions import TableDefinition
 from statebed.spark.api.job import Job
@@ -39,6 +40,8 @@ class SqlScript:
     def step(self, source: SqlText, statement: Statement) -> None:
         """Run one statement."""
         match statement:
+            case CreateTable() | CreateView() | CreateFunction() if statement.if_not_exists and self._exists(statement):
+                pass
             case CreateTable():
                 self._check_free(source, statement)
                 self._tables.define(TableDefinition.of(self._job, source, statement))
@@ -48,21 +51,29 @@ class SqlScript:
                 create_function(self._job, source, statement)
             case InsertInto():
                 self._insert(source, statement)
+            case SetOption() if statement.name.text.startswith(SPARK_PREFIX):
+                set_spark(source, self._job.spark, statement)
             case SetOption():
                 raise source.mistake(
-                    "SET must stand before all other statements of a pipeline",
+                    "the job exists already, so its settings cannot change",
                     statement.span,
-                    fix="move it to the beginning, or pass the setting to Job(...)",
+                    fix=f"write Job(..., settings={{{statement.name.text!r}: {statement.value.text!r}}}), or run it "
+                    "as a file: statebed sql pipeline.sql",
                 )
             case SelectQuery():
                 self._show(source, statement)
+
+    def _exists(self, statement: CreateTable | CreateView | CreateFunction) -> bool:
+        name = statement.name.text.lower()
+        return name in (self._job.graph.functions if isinstance(statement, CreateFunction) else self._tables.names)
 
     def _check_free(self, source: SqlText, statement: CreateTable | CreateView) -> None:
         if statement.name.text.lower() in self._tables.names:
             raise source.mistake(
                 f"there is a table or view {statement.name.text!r} already",
                 statement.name.span,
-                fix="choose another name, or write CREATE OR REPLACE VIEW",
+                fix="choose another name, write CREATE TABLE IF NOT EXISTS to keep the first definition, or CREATE OR "
+                "REPLACE VIEW",
             )
 
     def _create_view(self, source: SqlText, statement: CreateView) -> None:

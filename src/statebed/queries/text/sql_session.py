@@ -17,8 +17,9 @@ from statebed.queries.explain import explained_text
 from statebed.queries.job import QueryJob
 from statebed.queries.text.connectors import CONNECTOR
 from statebed.queries.text.live_query import LiveQuery
-from statebed.queries.text.pipeline import JOB_NAMES, TRIGGER, PipelineSettings, set_spark
+from statebed.queries.text.pipeline import JOB_NAMES, TRIGGER, PipelineSettings
 from statebed.queries.text.spark_errors import nearest
+from statebed.queries.text.spark_settings import SPARK_PREFIX, set_spark
 from statebed.queries.text.sql_tables import TEXT_OPTIONS
 from statebed.spark.api.query import Query
 from statebed.spark.session import default_session
@@ -38,7 +39,6 @@ from statebed.sql.statements import (
 
 _CATALOGUE = "shell"
 _SELECT = "select"
-_SPARK = "spark."
 _KINDS = {Droppable.TABLE: CreateTable, Droppable.VIEW: CreateView, Droppable.FUNCTION: CreateFunction}
 
 
@@ -122,7 +122,7 @@ class SqlSession:
     def set_option(self, source: SqlText, option: SetOption) -> None:
         """Apply a SET statement; raise InputError if the setting is unknown or its value is wrong."""
         PipelineSettings(source, [option]).job_with("check", None, {}, None)
-        if option.name.text.startswith(_SPARK):
+        if option.name.text.startswith(SPARK_PREFIX):
             set_spark(source, self.spark, option)
         self._options[option.name.text] = (source, option)
         self._forget_catalogue()
@@ -143,6 +143,8 @@ class SqlSession:
 
     def define(self, source: SqlText, statement: CreateTable | CreateView | CreateFunction) -> None:
         """Add a definition; raise InputError at the place of a mistake."""
+        if statement.if_not_exists and self._is_defined(statement):
+            return
         is_replaced = isinstance(statement, CreateView) and statement.is_replacement
         others = [
             entry
@@ -157,6 +159,13 @@ class SqlSession:
             self._forget_catalogue()
             raise
         self._definitions = [*others, _Definition(source, statement)]
+
+    def _is_defined(self, statement: CreateTable | CreateView | CreateFunction) -> bool:
+        is_function = isinstance(statement, CreateFunction)
+        return any(
+            _same(entry.name, statement.name.text) and isinstance(entry.statement, CreateFunction) == is_function
+            for entry in self._definitions
+        )
 
     def drop(self, source: SqlText, statement: DropDefinition) -> bool:
         """Remove a definition and return whether there was one; jobs that use it run on."""

@@ -10,6 +10,7 @@ import pytest
 import statebed as sb
 from statebed import testing
 from statebed.aggregates import functions as f
+from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import one_chunk
 from statebed.arrays.key_hash import normalise_key
 from statebed.flow import Flow
@@ -202,3 +203,46 @@ def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_wi
             (count + 2, count + 2, -2)
         }
         assert sum(rows) < 300
+
+
+@pytest.mark.parametrize("changelog", [False, True], ids=["rows", "changelog"])
+@pytest.mark.parametrize("shape", ["tumbling", "sliding"])
+def test_p6_results_of_windows_that_close_are_those_of_lists_in_memory(
+    monkeypatch: pytest.MonkeyPatch, shape: str, changelog: bool
+) -> None:
+    flow = flow_of(WINDOWS[shape], FUNCTIONS | COLLECTED, keys=("k",), changelog=changelog)
+    in_memory = played(flow, 5)
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 1)
+    monkeypatch.setattr(large_groups, "MERGED_ENTRIES", 2)
+    monkeypatch.setattr(TimeKeyedView, "part_bytes", 1)
+    assert played(flow, 5, parallelism=2) == in_memory
+
+
+def test_p4_a_window_that_closes_holds_a_part_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = flow_of(
+        WINDOWS["tumbling"],
+        {"values": f.count_distinct("v"), "middle": f.median("v"), "often": f.mode("v"), "all": f.sum_distinct("v")},
+        keys=("k",),
+        changelog=False,
+    )
+    count = 20_000
+    with testing.run(flow, memory=2 << 20) as run:
+        run.watermark(0)
+        for epoch in range(8):
+            values = range(epoch * count, (epoch + 1) * count)
+            run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": 0.5, "t": "", "ts": v % SPAN} for v in values])
+        run.compact()
+        assert run.state("result", "partials").num_rows > 1, "a row would list all values"
+        merged: list[int] = []
+        merge = Partials.merge
+
+        def counted(partials: Partials, rows: pa.Table, grouping: Any) -> Any:
+            merged.append(rows.nbytes)
+            return merge(partials, rows, grouping)
+
+        monkeypatch.setattr(Partials, "merge", counted)
+        run.watermark(10 * SPAN)
+        (row,) = run.output("result")
+        assert (row["values"], row["middle"], row["often"]) == (8 * count, 8 * count / 2 - 0.5, 0)
+        assert row["all"] == sum(range(8 * count))
+        assert max(merged) < 16 * count, "less than the values of one epoch"

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from unit.state.segment_rows import opened_tiers
 from statebed.arrays.columns import from_numpy, int64_values, uint64_values
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
 from statebed.state import TimeKeyedView
+from statebed.state.time_keyed import row_merge
 from statebed.state.time_keyed.row_merge import combined
 from statebed.storage import MemoryStore
 
@@ -113,3 +115,33 @@ def test_a_group_is_handed_over_as_a_whole_however_the_rows_are_cut(size: int) -
     assert pa.concat_tables(combined(pieces, ["driver"], note)).equals(rows)
     # What has no group of several rows is not handed over at all.
     assert seen in ([2, 3, 4], [5, 4], [2, 4, 4], [6, 4], [2, 3, 1, 4])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_p4_rows_of_a_key_that_stay_large_are_passed_on_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_merge, "_MOST_HELD_BYTES", 150)
+    counts = [2, 30, 1, 4]
+    hashes = np.repeat(np.array([1, 2, 7, 9], dtype=np.uint64), counts)
+    rows = pa.table(
+        {
+            KEY_HASH: hashes,
+            "driver": hashes.astype(np.float64),
+            TIME: np.full(37, 5, dtype=np.int64),
+            SEQUENCE: np.arange(37, dtype=np.uint64),
+            "fare": np.ones(37, dtype=np.int64),
+        }
+    )
+    combined_rows: list[int] = []
+
+    def same(group: pa.Table) -> pa.Table:
+        combined_rows.append(group.num_rows)
+        return group
+
+    assert pa.concat_tables(combined(pieces_of(rows, size), ["driver"], same)).equals(rows)
+    assert max(combined_rows) < 15, "rows that stay large are held together"
+    reduced = pa.concat_tables(combined(pieces_of(rows, size), ["driver"], added))
+    assert reduced["fare"].to_pylist() == counts, "rows that become small are combined"
+
+
+def pieces_of(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    return (rows.slice(start, size) for start in range(0, rows.num_rows, size))

@@ -10,7 +10,7 @@ chunks.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from statebed.arrays.sort_order import total_order
 from statebed.operators.external_sort import ExternalSort
 from statebed.operators.keyed_rows import taken
 from statebed.operators.updating.entry_results import Entries
-from statebed.state import KeyedView
+from statebed.state import KeyedView, Reservation
 from statebed.state.tiers.spooled_values import SpooledValues
 
 _COPIES = 5
@@ -146,14 +146,26 @@ def _is_change(rows: pa.Table, place: int) -> bool:
     return bool(rows[_COUNT][place].as_py() & 1)
 
 
-class ResultFile:
-    """Results of groups, written page by page."""
+class ResultSpace(Protocol):
+    """Memory and local files for results; the views of tables have them."""
 
-    def __init__(self, accumulator: EntryAccumulator, groups: int, view: KeyedView) -> None:
+    def reservation(self) -> Reservation: ...
+
+    def spooled_values(self, kind: pa.DataType) -> SpooledValues: ...
+
+
+class ResultFile:
+    """Results of groups, written page by page.
+
+    A changelog compares results, so its values are `normal`: -0.0 is 0.0.
+    """
+
+    def __init__(self, accumulator: EntryAccumulator, groups: int, view: ResultSpace, *, normal: bool = True) -> None:
         self._accumulator = accumulator
         self._inner = accumulator.inner if isinstance(accumulator, Joined) else accumulator
         kind = accumulator.output_field.type
         self._values: SpooledValues = view.spooled_values(kind if pa.types.is_string(kind) else kind.value_type)
+        self._normal = normal
         self._counts = np.zeros(groups, dtype=np.int64)
         self._lengths = np.zeros(groups, dtype=np.int64)
 
@@ -165,7 +177,8 @@ class ResultFile:
         if isinstance(self._accumulator, Joined) and len(present):
             self._add_texts(lists, present)
         elif len(present):
-            self._values.append(normalise_key(lists.flatten()))
+            values = lists.flatten()
+            self._values.append(normalise_key(values) if self._normal else values)
         self._counts += counts
 
     def result(self) -> pa.Array:

@@ -151,6 +151,18 @@ def entry_result(accumulator: EntryAccumulator) -> EntryResult:
     return _Collected(accumulator)
 
 
+def computed_fields(result: EntryResult, reads: EntryReads) -> Columns:
+    """Return the fields of one group from its distinct entries, which are read page by page; several times for a
+    percentile. Not for results that contain all entries.
+    """
+    if isinstance(result, _Percentile):
+        return result.computed(reads)
+    columns = tuple(pa.nulls(1, field.type) for field in result.fields)
+    for page in reads.pages(np.zeros(1, dtype=np.int64)):
+        columns = result.updated(ChangedEntries(1, page, np.zeros_like(page.counts)), columns, reads)
+    return columns
+
+
 class _StoredResult:
     """Base of results that are stored as the first field."""
 
@@ -413,6 +425,11 @@ class _Percentile(_StoredResult):
 
     def of_sets(self, sets: Multisets) -> Columns:
         return (self.finishing.result(sets),)
+
+    def computed(self, reads: EntryReads) -> Columns:
+        """Return the fields of one group from all its entries."""
+        values = [computed.values for computed in self._computed(np.zeros(1, dtype=np.int64), reads)]
+        return (from_numpy(values[0], pa.float64()) if values else pa.nulls(1, pa.float64()),)
 
     def _computed(self, groups: Integers, reads: EntryReads) -> Iterator["_Computed"]:
         """Yield the results of groups from all their entries, with windows for groups that have many."""

@@ -9,7 +9,7 @@ Counts are signed sums. An entry with count 0 is deleted; an entry with a negati
 retracts, and is not part of the result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,13 +36,19 @@ from statebed.operators.element_groups import ElementGroups
 from statebed.operators.keyed_rows import taken, unused_name
 from statebed.operators.operator import Tables
 from statebed.operators.time_to_live import multiset_config
-from statebed.operators.updating.collected_results import SortedEntries, results_before_and_after
+from statebed.operators.updating.collected_results import (
+    ResultFile,
+    ResultSpace,
+    SortedEntries,
+    results_before_and_after,
+)
 from statebed.operators.updating.entry_results import (
     ChangedEntries,
     Columns,
     Entries,
     EntryReads,
     EntryResult,
+    computed_fields,
     entry_result,
 )
 from statebed.operators.updating.percentile_windows import StoredWindows, WindowTable
@@ -193,6 +199,19 @@ class EntryTable:
                 entries.add(page, change=False)
             kept = np.ones(keys.num_rows, dtype=np.bool_)
             return results_before_and_after(self.accumulator, entries, view, kept=kept)[0]
+
+    def result_of(self, pages: Callable[[], Iterator[Entries]], space: ResultSpace) -> pa.Array:
+        """Return the result of one group, whose distinct entries are read in order, page by page."""
+        if not self.collects:
+            reads = EntryReads(lambda _: pages(), None, space.reservation)
+            return self.finish(computed_fields(self._results, reads))
+        file = ResultFile(self.accumulator, 1, space, normal=False)
+        try:
+            for page in pages():
+                file.add(page.sets(1))
+            return file.result()
+        finally:
+            file.close()
 
     def entry_counts(self, stored: pa.Table, folded: pa.Table) -> Integers:
         """Return at least the number of entries of each group, from its row and the partials of an epoch."""

@@ -16,7 +16,8 @@ belongs to no window and is late.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,20 +26,24 @@ import pyarrow as pa
 
 from statebed.aggregates.partials import Partials
 from statebed.aggregates.preaggregation import GROUPS_IN
+from statebed.arrays.canonical_order import in_order, is_sortable
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
 from statebed.arrays.grouping import Flags, Grouping
-from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import FOREVER, WINDOW_END, WINDOW_START, Emit, WindowedAggregation
 from statebed.operators.changelog import consolidated, replaced, weighted
 from statebed.operators.input_rows import filtered, late_rows
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, StepResult, Tables
+from statebed.operators.updating.entry_results import Entries
+from statebed.operators.updating.entry_tables import EntryTable
 from statebed.operators.updating.replaced_rows import ReplacedRows
 from statebed.operators.window_definition import Window
 from statebed.operators.windows.fold import Folder
 from statebed.operators.windows.large_groups import LARGE, LargeGroups, Results
-from statebed.state import Combine, TableConfig, timestamp_table_config
+from statebed.operators.windows.long_lists import LongRows, listed_entries, results_of_entries
+from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
 PARTIALS = "partials"
@@ -97,8 +102,11 @@ class WindowAggregate(WindowedAggregation):
     @cached_property
     def large(self) -> LargeGroups | None:
         """Tables of windows with many values; None if results are emitted once, or made of small partials."""
-        if self.outputs[MAIN].changes is Changes.APPEND:
-            return None
+        return None if self.outputs[MAIN].changes is Changes.APPEND else self._listed
+
+    @cached_property
+    def _listed(self) -> LargeGroups | None:
+        """Aggregates whose partials list their values; None if there are none."""
         return LargeGroups.of(self.state_keys, pa.field(WINDOW_END, TIMESTAMP), self.aggregates)
 
     @cached_property
@@ -142,9 +150,10 @@ class WindowAggregate(WindowedAggregation):
             output.append(changes)
         if closed is not None:
             start, until = closed
-            old = view.read(start, until, hashed=True)
-            closing = pa.concat_tables([old, new.slice(0, int(np.searchsorted(panes, until)))])
-            output.append(self._results(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us)))
+            closing = itertools.chain(
+                view.scan(start, until, hashed=True), [new.slice(0, int(np.searchsorted(panes, until)))]
+            )
+            output.append(self._closed(view, closing, clock))
         first = 0 if kept_from is None else int(np.searchsorted(panes, kept_from))
         view.append(stored.slice(first).drop_columns([KEY_HASH]))
         if kept_from is not None:
@@ -187,6 +196,57 @@ class WindowAggregate(WindowedAggregation):
         ]
         return pa.concat_tables(results).sort_by([(WINDOW_END, "ascending")])
 
+    def _closed(self, view: TimeKeyedView, panes: Iterable[pa.Table], clock: Clock) -> pa.Table:
+        """Return the results of the windows that an epoch closes, from pieces of partials by pane."""
+        span = {"after_us": clock.late_us, "until_us": clock.watermark_us}
+        if self._listed is None:
+            return self._results(self._by_window(pa.concat_tables(panes), **span))
+        long_rows, short = LongRows(view), []
+        try:
+            for rows in panes:
+                is_long = self._listed.are_many(self._listed.entry_counts(rows))
+                short.append(filtered(rows, ~is_long))
+                if is_long.any():
+                    long_rows.add(filtered(rows, is_long))
+            if long_rows.fits:
+                return self._results(self._by_window(pa.concat_tables([*short, *long_rows.parts()]), **span))
+            by_window = self._by_window(pa.concat_tables(short), **span)
+            return self._closed_long(view, self._listed, by_window, long_rows.parts(), span)
+        finally:
+            long_rows.close()
+
+    def _closed_long(
+        self,
+        view: TimeKeyedView,
+        listed: LargeGroups,
+        by_window: pa.Table,
+        long_parts: Sequence[pa.Table],
+        span: Mapping[str, int | None],
+    ) -> pa.Table:
+        """Return the results of windows, of which some have rows with long lists; others are in memory, by window."""
+        leading = [KEY_HASH, *self.key_names, TIME, *(field.name for field in self._plain.fields)]
+        plain = self._in_windows(pa.concat_tables([part.select(leading) for part in long_parts]), **span)
+        if not plain.num_rows:
+            return self._results(by_window)
+        grouping = self.partials.grouping(plain, int64_values(plain[WINDOW_END]))
+        groups = self._groups(taken(plain, grouping.first_rows))
+        places = listed.groups.places(self._groups(by_window), groups)
+        short = filtered(by_window, places >= 0)
+
+        def entries(table: EntryTable) -> Iterator[Entries]:
+            yield listed_entries(table, short, places[places >= 0])
+            for part in long_parts:
+                rows = self._in_windows(part, **span)
+                yield listed_entries(table, rows, listed.groups.places(self._groups(rows), groups))
+
+        results = {
+            table.result_name: results_of_entries(table, entries(table), groups.num_rows, view)
+            for table in listed.entries.values()
+        }
+        rows = pa.concat_tables([plain, short.select(plain.column_names)])
+        others = self._results(filtered(by_window, places < 0))
+        return pa.concat_tables([others, self._results(rows, results=results)])
+
     def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> tuple[pa.Table, pa.Table]:
         """Return the changes that new rows make to emitted results: retractions of the old ones, insertions of the new
         ones. Also return what to store of the new rows.
@@ -222,7 +282,12 @@ class WindowAggregate(WindowedAggregation):
         """Return partials of panes, once per window that contains them and ends after `after_us` and not after
         `until_us`.
         """
-        merged = self._merged(panes)
+        return self._in_windows(self._merged(panes), after_us=after_us, until_us=until_us)
+
+    def _in_windows(self, merged: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
+        """Return rows of panes, once per window that contains them and ends after `after_us` and not after
+        `until_us`.
+        """
         windows = self.window.windows_of(int64_values(merged[TIME]))
         chosen = np.ones(len(windows.ends), dtype=np.bool_)
         if after_us is not None:
@@ -370,22 +435,31 @@ class WindowAggregate(WindowedAggregation):
 
     @cached_property
     def _plain(self) -> Partials:
-        """Aggregates whose partials large windows have, too."""
-        entries = {} if self.large is None else self.large.entries
+        """Aggregates whose partials list no values."""
+        entries = {} if self._listed is None else self._listed.entries
         rest = tuple(aggregate for position, aggregate in enumerate(self.aggregates) if position not in entries)
         return Partials(self.keys, rest, self.changes)
 
     # ---- partials --------------------------------------------------------------------------------------------
 
     def combined(self, rows: pa.Table) -> pa.Table:
-        """Combine rows of the state into one for each pane and key."""
+        """Combine rows of the state into one for each pane and key, or a few if they list many values."""
         grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
+        panes = grouping.groups
+        if self._listed is not None:
+            grouping = self._listed.cut(grouping, rows)
         firsts = rows.take(from_numpy(grouping.first_rows, pa.int64()))
         sequences = np.maximum.reduceat(uint64_values(rows[SEQUENCE])[grouping.order], grouping.starts)
         columns = self.partials.merge(rows, grouping)
         merged = {field.name: column for field, column in zip(self.partials.fields, columns, strict=True)}
         merged[SEQUENCE] = from_numpy(sequences, pa.uint64())
-        return pa.Table.from_arrays([merged.get(name, firsts[name]) for name in rows.schema.names], schema=rows.schema)
+        columns = [merged.get(name, firsts[name]) for name in rows.schema.names]
+        combined = pa.Table.from_arrays(columns, schema=rows.schema)
+        if grouping.groups == panes:
+            return combined
+        first = [BIN, KEY_HASH, *self.key_names, TIME, SEQUENCE]
+        rest = [field.name for field in rows.schema if is_sortable(field.type) and field.name not in first]
+        return in_order(combined, first, rest)
 
     def _merged(self, rows: pa.Table) -> pa.Table:
         """Return one partial row per pane and key."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from statebed.aggregates.accumulators.multisets import list_array
 from statebed.aggregates.aggregate import BoundAggregate
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
-from statebed.arrays.grouping import Flags, Integers
+from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.operators.element_groups import ElementGroups
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Elements, Tables
@@ -30,6 +30,8 @@ from statebed.state import TableConfig, multiset_table_config
 LARGE = "large_windows"
 LISTED_ENTRIES = 1 << 10
 """Number of values of one aggregate up to which a window lists them."""
+MERGED_ENTRIES = 1 << 14
+"""Number of values up to which partials of a pane are merged when files are compacted."""
 
 Results = Mapping[str, pa.Array]
 """Results of aggregates by name."""
@@ -91,6 +93,19 @@ class LargeGroups:
     def are_many(self, counts: Integers) -> Flags:
         """Return which of these numbers of entries are too many for lists."""
         return counts > LISTED_ENTRIES
+
+    def cut(self, grouping: Grouping, rows: pa.Table) -> Grouping:
+        """Return a grouping of rows of partials in which no group lists more than about `MERGED_ENTRIES`, except in one
+        row.
+        """
+        counts = self.entry_counts(rows)[grouping.order]
+        before = np.cumsum(counts) - counts
+        owners = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)
+        parts = (before - before[grouping.starts][owners]) // MERGED_ENTRIES
+        if not parts.any():
+            return grouping
+        begins = (np.diff(owners, prepend=-1) != 0) | (np.diff(parts, prepend=-1) != 0)
+        return Grouping(order=grouping.order, starts=np.flatnonzero(begins))
 
     def without_entries(self, rows: pa.Table, emptied: Flags) -> pa.Table:
         """Return rows of partials with empty lists where the flag is set."""

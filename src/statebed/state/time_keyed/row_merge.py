@@ -31,6 +31,8 @@ order; if several rows of a group remain, they are ordered by their values, too 
 returned row is the greatest of its inputs.
 """
 
+_MOST_HELD_BYTES = 8 << 20
+"""Size of the rows of one key and time from which they are not combined, unless that makes them small."""
 _NAN, _NULL = 1, 2
 _WHOLE = {32: pa.int32(), 64: pa.int64()}
 
@@ -106,12 +108,21 @@ def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table
 
 
 def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) -> Iterator[pa.Table]:
-    """Yield sorted rows, with those of each key and time reduced by `combine`."""
+    """Yield sorted rows, with those of each key and time reduced by `combine`.
+
+    Rows of one key and time that are still large when they are combined are left as they are, because all of them would
+    have to be in memory at once.
+    """
     held: pa.Table | None = None
+    passed: pa.Table | None = None
     for piece in pieces:
-        if not piece.num_rows:
+        more = 0 if passed is None else _same_at_start(passed, piece, keys)
+        if more:
+            yield piece.slice(0, more)
+        if more == piece.num_rows:
             continue
-        rows = piece if held is None else pa.concat_tables([held, piece])
+        passed = None
+        rows = piece.slice(more) if held is None else pa.concat_tables([held, piece])
         same = _same_as_next(rows, keys)
         different = np.flatnonzero(~same)
         # The last key and time may continue in the next piece.
@@ -120,8 +131,22 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
         if whole:
             settled = rows.slice(0, whole)
             yield combine(settled.combine_chunks()) if same[:whole].any() else settled
+        if held.num_rows > 1 and held.nbytes > _MOST_HELD_BYTES:
+            reduced = combine(held.combine_chunks())
+            if reduced.nbytes <= _MOST_HELD_BYTES // 2:
+                held = reduced
+            else:
+                yield held
+                passed = held.slice(held.num_rows - 1)
+                held = None
     if held is not None:
         yield combine(held.combine_chunks())
+
+
+def _same_at_start(row: pa.Table, rows: pa.Table, keys: Sequence[str]) -> int:
+    """Return how many of the first rows have the same key and time as a row before them."""
+    same = _same_as_next(pa.concat_tables([row, rows]).combine_chunks(), keys)
+    return int(np.argmin(same))  # the last row has no next one
 
 
 def merged(sources: Iterable[SortedSource], spec: SegmentSpec) -> Iterator[pa.Table]:

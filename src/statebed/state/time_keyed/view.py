@@ -34,6 +34,7 @@ from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spooled_rows import SpooledRows
+from statebed.state.tiers.spooled_values import SpooledValues
 from statebed.state.tiers.tier import Tier
 from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
@@ -110,6 +111,10 @@ class TimeKeyedView:
         """Return a local file, in the folder for spilled state, for rows that may not fit into memory."""
         return SpooledRows(self._state.tiers.folder, schema)
 
+    def spooled_values(self, kind: pa.DataType) -> SpooledValues:
+        """Return local files, in the folder for spilled state, for values that may not fit into memory."""
+        return SpooledValues(self._state.tiers.folder, kind, where=self._where)
+
     # ---- rows ------------------------------------------------------------------------------------------------
 
     def append(self, rows: ArrowRows) -> None:
@@ -145,11 +150,15 @@ class TimeKeyedView:
         rows = ordered(pa.concat_tables([empty, *snapshot.pieces(wanted)]), self._state.spec)
         if self._state.generational:
             rows = pa.concat_tables([empty, *newest([rows], self._state.keys)])
-        shown = self._shown(rows)
-        return shown.add_column(0, empty.schema.field(KEY_HASH), rows[KEY_HASH]) if hashed else shown
+        return self._shown(rows, hashed=hashed)
 
     def scan(
-        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+        self,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        *,
+        keys: ArrowRows | None = None,
+        hashed: bool = False,
     ) -> Iterator[pa.Table]:
         """Yield rows as `read` does, in pieces of which one is in memory at a time; each is sorted, but not across
         pieces.
@@ -159,7 +168,7 @@ class TimeKeyedView:
         """
         wanted = self._wanted(start_us, end_us, keys)
         snapshot = self._state.snapshot(wanted.files_of)
-        return self._scanned(snapshot, wanted)
+        return self._scanned(snapshot, wanted, hashed=hashed)
 
     def prefetch(
         self,
@@ -395,14 +404,15 @@ class TimeKeyedView:
             None if keys is None else self._given.key_set(keys),
         )
 
-    def _scanned(self, snapshot: Snapshot, wanted: WantedRows) -> Iterator[pa.Table]:
+    def _scanned(self, snapshot: Snapshot, wanted: WantedRows, *, hashed: bool) -> Iterator[pa.Table]:
         rows = snapshot.in_order(wanted) if self._state.generational else snapshot.pieces(wanted)
         for piece in rows:
             if piece.num_rows:
-                yield self._shown(piece)
+                yield self._shown(piece, hashed=hashed)
 
-    def _shown(self, rows: pa.Table) -> pa.Table:
-        return pa.Table.from_arrays([rows[name] for name in self.row_schema.names], schema=self.row_schema)
+    def _shown(self, rows: pa.Table, *, hashed: bool) -> pa.Table:
+        shown = pa.Table.from_arrays([rows[name] for name in self.row_schema.names], schema=self.row_schema)
+        return shown.add_column(0, self._state.empty.schema.field(KEY_HASH), rows[KEY_HASH]) if hashed else shown
 
 
 def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LANES = 2
+"""Number of commands that run at once; `--lanes` changes it."""
 BIN = Path(sys.executable).parent
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
@@ -199,14 +200,14 @@ QUICK = (
     *CHECK,
     Part(
         "unit",
-        200,
+        190,
         paths=("tests/model", "tests/unit"),
         marks=f"not slow and {NOT_LONG}",
-        chunks=4,
+        chunks=3,
         tools=(FIND_POSTGRES,),
         environment=HALF,
     ),
-    Part("crash", 40, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}", environment=HALF),
+    Part("crash", 60, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}", environment=HALF),
 )
 LONG = (
     Part("long", 3000, paths=("tests",), marks="long", java=True, chunks=2),
@@ -298,10 +299,11 @@ def _run(command: Command, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 class Suite:
-    """Runs commands in `LANES` threads and keeps their results."""
+    """Runs commands in `lanes` threads and keeps their results."""
 
-    def __init__(self, commands: Sequence[Command], *, keep_going: bool = False) -> None:
+    def __init__(self, commands: Sequence[Command], *, keep_going: bool = False, lanes: int = LANES) -> None:
         self.keep_going = keep_going
+        self.lanes = lanes
         # Static checks first: they fail soonest.
         self.waiting = sorted(commands, key=lambda command: (command.part not in CHECK, -command.seconds))
         self.running: list[Command] = []
@@ -310,7 +312,7 @@ class Suite:
 
     def run(self) -> int:
         """Run everything; the number of commands that failed, or did not start because another failed."""
-        lanes = [threading.Thread(target=self._lane) for _ in range(LANES)]
+        lanes = [threading.Thread(target=self._lane) for _ in range(self.lanes)]
         for lane in lanes:
             lane.start()
         for lane in lanes:
@@ -423,6 +425,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="run parts of the test suite on all cores")
     parser.add_argument("names", nargs="+", choices=names, metavar="PART", help=", ".join(names))
     parser.add_argument("--keep-going", action="store_true", help="start further commands after a failure")
+    parser.add_argument("--lanes", type=int, default=LANES, help="number of commands that run at once")
     arguments = parser.parse_args()
     wanted = arguments.names
     if "test" in wanted:
@@ -434,7 +437,8 @@ def main() -> int:
     reasons = without_jars(parts)
     parts = [part for part in parts if part.name not in reasons]
     parts += tools_of(parts)
-    suite = Suite([command for part in parts for command in commands_of(part)], keep_going=arguments.keep_going)
+    commands = [command for part in parts for command in commands_of(part)]
+    suite = Suite(commands, keep_going=arguments.keep_going, lanes=arguments.lanes)
     begin = time.monotonic()
     failed = suite.run()
     print(f"\n{slowest(suite.results)}\n\n{table(suite.results, time.monotonic() - begin)}")

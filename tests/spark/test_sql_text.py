@@ -180,6 +180,37 @@ WITH `合計` AS (SELECT `Empfänger`, sum(`Betrag in €`) AS s FROM `große` G
     assert totals == {"Jörg": 12, "日本": 4}
 
 
+def test_queries_that_select_rows_have_operators_that_are_named_after_them(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"auction": [1, 2, 3], "price": [5, 50, 500]}), tmp_path / "in" / "1.parquet")
+    tables = "\n".join(
+        f"CREATE TABLE {name} (auction BIGINT, price BIGINT) "
+        f"WITH (connector = 'filesystem', path = '{tmp_path}/{name}', format = 'parquet');"
+        for name in ("in", "cheap", "dear", "both")
+    ).replace("CREATE TABLE in ", "CREATE TABLE bids ")
+    job = sb.Job("bids", state=tmp_path / "state", parallelism=1, spark=spark)
+    job.execute(
+        f"""{tables}
+INSERT INTO cheap SELECT auction, price FROM bids WHERE price < 10;
+INSERT INTO dear SELECT /*+ NAME('expensive') */ auction, price FROM bids WHERE price > 10;
+INSERT INTO both SELECT auction, price FROM bids UNION ALL SELECT auction, -price FROM bids;"""
+    )
+    assert list(job.graph.operators) == ["cheap_rows", "expensive", "both_rows"]
+    assert job.start(available_now=True).await_termination(60)
+    prices = {
+        name: sorted(sb.read_table(str(tmp_path / name))["price"].to_pylist()) for name in ("cheap", "dear", "both")
+    }
+    assert prices == {"cheap": [5], "dear": [50, 500], "both": [-500, -50, -5, 5, 50, 500]}
+
+
+def test_two_functions_of_one_name_over_one_source_can_be_written(spark: Any, tmp_path: Path) -> None:
+    job = sb.Job("bids", state=tmp_path / "state", spark=spark)
+    rows = job.source(spark.readStream.format("rate").load(), name="rate")
+    for number in range(2):
+        rows.transform(lambda df, kept=number: df.where(f"value % 2 = {kept}")).write(print, name=f"half_{number}")
+    assert len(job.graph.operators) == len(set(job.graph.operators)) == 2
+
+
 def test_a_definition_with_if_not_exists_keeps_the_first_one(spark: Any, tmp_path: Path) -> None:
     job = sb.Job("bids", state=tmp_path / "state", spark=spark)
     job.execute(

@@ -413,7 +413,11 @@ class Stream(SparkNames):
             what = json.dumps(
                 [operator.definition.fingerprint, *(self.graph.origin(joined_stream.edge) for joined_stream in streams)]
             )
-            name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+            first = name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+            count = 1
+            while not operator.tables and name in self.graph.names:  # without state, it need not find any again
+                count += 1
+                name = f"{first}_{count}"
             operator = replace(cast("Any", operator), operator_id=name)
         if any(expires_by_event_time(table) for table in operator.tables.values()):
             for stream in streams:

@@ -1,7 +1,6 @@
 """Runs the statements of a SQL text: definitions become tables and views, INSERTs and SELECTs become sinks of a job."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from statebed.errors import InputError
 from statebed.queries.text.python_functions import create_function
@@ -108,14 +107,14 @@ class SqlScript:
             )
         df, query = self._tables.analysed(source, statement.query, label=name)
         aligned = definition.aligned(df, statement, source)
-        stream: Any = self._tables.translated(aligned, query, TEXT_OPTIONS)
+        stream = self._tables.written(aligned, query, TEXT_OPTIONS)
         definition.write(stream, statement, source)
 
     def _show(self, source: SqlText, statement: SelectQuery) -> None:
         count = sum(name.startswith(SHOWN) for name in self._job.sink_names)
         name = SHOWN if not count else f"{SHOWN}_{count + 1}"
         df, query = self._tables.analysed(source, statement.query, label=name)
-        stream: Any = self._tables.translated(df, query, TEXT_OPTIONS)
+        stream = self._tables.written(df, query, TEXT_OPTIONS)
         try:
             stream.write("console", name=name)
         except InputError as error:

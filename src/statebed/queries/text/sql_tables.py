@@ -2,6 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,13 +14,15 @@ from statebed.queries.text.table_definitions import TableDefinition
 from statebed.queries.text.text_translation import BroadcastDeclaration, TextTranslation
 from statebed.queries.translation import Options
 from statebed.spark.api.job import Job
-from statebed.spark.api.stream import JobStream
+from statebed.spark.api.stream import JobStream, Transformed
 from statebed.spark.plan.source_frames import HIDDEN, event_time_of
 from statebed.sql.query_rewriter import SparkQuery, rewrite_query
 from statebed.sql.source_text import SqlText
 from statebed.sql.sql_tokens import SqlToken
 from statebed.sql.statements import QueryText
 
+ROWS = "rows"
+"""Kind of operator that passes the rows of a source, in its name."""
 TEXT_OPTIONS = Options(clock="statebed")
 """How queries of SQL text are run: each operator has a watermark of its own."""
 
@@ -85,6 +89,12 @@ class SqlTables:
         stream: JobStream = translation.result()
         self.translations.append((query.blocks[0].label, translation, stream))
         return stream
+
+    def written(self, df: DataFrame, query: SparkQuery, options: Options) -> JobStream | Transformed:
+        """Return the rows of an analysed query for a sink; an operator that only passes them is named as others."""
+        stream: Any = self.translated(df, query, options)
+        _, translation, _ = self.translations[-1]
+        return stream if isinstance(stream, Transformed) else stream.forwarded(partial(translation.operator_name, ROWS))
 
     def _broadcasts(self) -> dict[str, BroadcastDeclaration]:
         declared = {name: definition.broadcast for name, definition in self.definitions.items()}

@@ -198,15 +198,19 @@ class JobStream(Stream):
     def written(self, text: ColumnLike, where: str) -> ColumnLike:
         return column_text(text, where=where) if isinstance(text, Column) else text
 
-    def forwarded(self) -> Self:
-        """Return the same rows as the output of an operator, which sinks and unions can read."""
+    def forwarded(self, name: Callable[[], str] | None = None) -> Self:
+        """Return the same rows as the output of an operator, which sinks and unions can read.
+
+        `name` gives the name of the operator if there is none yet.
+        """
         if self.frame is None:
             return self
         for number, node in enumerate(self.graph.nodes):
             if isinstance(node, OperatorNode) and isinstance(node.operator, Forward) and node.inputs == (self.edge,):
                 return self.at(Edge(number))  # another sink reads these rows, too
         keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
-        return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
+        operator_id = Forward.KIND if name is None else name()
+        return self.add_operator(Forward(operator_id, self.input_of("input", keys)), unnamed=name is None)
 
     def _keys(self, texts: Sequence[ColumnLike], name: str | None, *, method: str) -> tuple[Expression, ...]:
         keys = super()._keys(texts, name, method=method)

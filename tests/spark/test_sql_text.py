@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,30 @@ INSERT INTO both SELECT auction, price FROM bids UNION ALL SELECT auction, -pric
     assert prices == {"cheap": [5], "dear": [50, 500], "both": [-500, -50, -5, 5, 50, 500]}
 
 
+def test_seconds_since_1970_and_lists_by_event_time(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = {"k": [1, 1, 2, 1], "v": [30, 10, 7, 20], "us": [3_500_000, 1_000_001, 2, 2_000_000]}
+    pq.write_table(pa.table(rows), tmp_path / "in" / "1.parquet")
+    job = sb.Job("epochs", state=tmp_path / "state", parallelism=1, spark=spark)
+    job.execute(
+        f"""CREATE TABLE rows (k BIGINT, v BIGINT, us BIGINT, ts AS timestamp_micros(us), WATERMARK FOR ts AS ts)
+WITH (connector = 'filesystem', path = '{tmp_path}/in', format = 'parquet');
+CREATE TABLE plain WITH (connector = 'filesystem', path = '{tmp_path}/plain', format = 'parquet');
+CREATE TABLE lists (k BIGINT, v STRING, e DECIMAL(20, 6), PRIMARY KEY (k) NOT ENFORCED)
+WITH (connector = 'sqlite', path = '{tmp_path}/t.db');
+INSERT INTO plain SELECT extract(EPOCH FROM ts) AS e, date_part('epoch', ts) AS d FROM rows;
+INSERT INTO lists SELECT k, to_json(l), extract(epoch FROM t) FROM
+(SELECT k, collect_list(v) AS l, max(ts) AS t FROM rows GROUP BY k);"""
+    )
+    assert job.start(available_now=True).await_termination(60)
+    plain = sb.read_table(str(tmp_path / "plain")).to_pydict()
+    seconds = [Decimal(us).scaleb(-6) for us in sorted(rows["us"])]
+    assert sorted(plain["e"]) == sorted(plain["d"]) == seconds
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        lists = {k: (v, Decimal(str(e))) for k, v, e in database.execute("SELECT k, v, e FROM lists")}
+    assert lists == {1: ("[10,20,30]", Decimal("3.5")), 2: ("[7]", Decimal("0.000002"))}
+
+
 def test_two_functions_of_one_name_over_one_source_can_be_written(spark: Any, tmp_path: Path) -> None:
     job = sb.Job("bids", state=tmp_path / "state", spark=spark)
     rows = job.source(spark.readStream.format("rate").load(), name="rate")
@@ -240,6 +265,17 @@ CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'sqlite', path = '
 CREATE TABLE black WITH (connector = 'blackhole');
 """
 MISTAKES = {
+    "SELECT json_value(note, '$.a') FROM bids": ("there is no function", "json_value", "get_json_object"),
+    "SELECT n FROM bids CROSS JOIN UNNEST(split(note, ',')) WITH ORDINALITY AS t(x, n)": (
+        "WITH ORDINALITY is not supported",
+        "WITH ORDINALITY",
+        "posexplode",
+    ),
+    "SELECT auction FROM bids WHERE auction IN (SELECT price FROM bids)": (
+        "a subquery in a condition reads a stream",
+        "SELECT auction",
+        "LEFT SEMI JOIN",
+    ),
     "SELECT x FROM bids": ("there is no column `x`", "x", "did you mean one of"),
     "SELECT *\nFROM bidz": ("there is no table `bidz`", "bidz", "did you mean `bids`? the tables are"),
     "SELECT shout(note) FROM bids": ("there is no function `shout`", "shout(note)", "CREATE FUNCTION"),

@@ -41,14 +41,14 @@ _NO_FIRST_ROWS = (
 _OPAQUE = ("its state is opaque to statebed", "write the function as a sb.Process")
 _INCOMPLETE = ("the groups of a stream are never complete", "write the function as a sb.Process")
 NEVER = {
-    "Except": ("EXCEPT of streams has no operator", "join the two with how='left_anti'"),
+    "Except": ("EXCEPT of streams has no operator", "join the two: LEFT ANTI JOIN, or how='left_anti'"),
     "FlatMapCoGroupsInPandas": _INCOMPLETE,
     "FlatMapGroupsInArrow": _INCOMPLETE,
     "FlatMapGroupsInPandas": _INCOMPLETE,
     "FlatMapGroupsInPandasWithState": _OPAQUE,
     "FlatMapGroupsWithState": _OPAQUE,
     "GlobalLimit": _NO_FIRST_ROWS,
-    "Intersect": ("INTERSECT of streams has no operator", "join the two with how='left_semi'"),
+    "Intersect": ("INTERSECT of streams has no operator", "join the two: LEFT SEMI JOIN, or how='left_semi'"),
     "LocalLimit": _NO_FIRST_ROWS,
     "Offset": _NO_FIRST_ROWS,
     "Pivot": ("its columns would depend on the rows", "name them: sum(x) FILTER (WHERE kind = 'a') AS a"),

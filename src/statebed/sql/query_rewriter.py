@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statebed.sql.query_blocks import QueryBlock, blocks_of, is_name_hint
 from statebed.sql.rewritten_text import RewrittenText, TextBuilder
 from statebed.sql.source_text import SqlSpan, SqlText
-from statebed.sql.sql_tokens import SqlToken
+from statebed.sql.sql_tokens import SqlToken, SqlTokenKind
 from statebed.sql.statements import QueryText
 from statebed.sql.token_cursor import TokenCursor
 from statebed.sql.window_functions import FUNCTIONS, WindowFunctionCall, group_function
@@ -87,6 +87,12 @@ class _Rewriter:
         if not _called(tokens, place) or (place > 0 and tokens[place - 1].is_symbol(".")):
             return place
         closing = TokenCursor(self.source, tokens, place + 1).closing()
+        first = _epoch_argument(tokens, place)
+        if first is not None and first < closing:
+            self.builder.write("CAST(unix_micros(", token.span.to(tokens[first - 1].span))
+            self.add(tokens[first:closing])
+            self.builder.write(") / 1000000BD AS DECIMAL(20, 6))", tokens[closing].span)
+            return closing + 1
         function = group_function(token)
         if token.is_word("TABLE") and _is_function(tokens, place + 2):
             self._table_function(tokens[place + 2 : closing])
@@ -159,6 +165,20 @@ def _replaced(tokens: Sequence[SqlToken], place: int, clause: str) -> str | None
         return "LATERAL explode" if clause in {"FROM", "JOIN"} else "explode"
     is_type = place > 0 and tokens[place - 1].is_word("AS") and not _called(tokens, place)
     return "STRING" if is_type and token.is_word("VARCHAR") else None
+
+
+def _epoch_argument(tokens: Sequence[SqlToken], place: int) -> int | None:
+    """Return the place of the time in `extract(epoch FROM ts)` or `date_part('epoch', ts)`, which Spark does not have;
+    None if it is another call.
+    """
+    call = tokens[place : place + 4]
+    if len(call) < 4:  # noqa: PLR2004 - name, parenthesis, field, FROM or comma
+        return None
+    name, _, field_name, separator = call
+    is_extract = name.is_word("EXTRACT") and field_name.is_word("EPOCH") and separator.is_word("FROM")
+    is_epoch = field_name.kind is SqlTokenKind.STRING and field_name.value.lower() == "epoch"
+    is_part = name.is_word("DATE_PART") and is_epoch and separator.is_symbol(",")
+    return place + 4 if is_extract or is_part else None
 
 
 def _called(tokens: Sequence[SqlToken], place: int) -> bool:

@@ -84,6 +84,12 @@ def check_clauses(source: SqlText, tokens: Sequence[SqlToken]) -> None:
         is_called = number + 1 < len(tokens) and tokens[number + 1].is_symbol("(")
         is_clause = token.is_word("QUALIFY") or (token.is_word(*REFUSED_CLAUSES) and is_called)
         is_part = number > 0 and (tokens[number - 1].is_symbol(".") or tokens[number - 1].is_word("AS"))
+        if token.is_word("ORDINALITY") and number > 0 and tokens[number - 1].is_word("WITH"):
+            raise source.mistake(
+                "WITH ORDINALITY is not supported",
+                tokens[number - 1].span.to(token.span),
+                fix="write FROM t LATERAL VIEW posexplode(tags) AS place, tag; places are counted from 0",
+            )
         is_insert = token.is_word("INSERT") and number + 1 < len(tokens) and tokens[number + 1].is_word("INTO")
         if is_insert and not is_part:
             raise source.mistake(

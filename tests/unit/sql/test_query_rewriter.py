@@ -186,3 +186,10 @@ def test_blocks_are_named_after_ctes_aliases_and_hints() -> None:
     assert named("inner1") == ("hot", None)
     assert named("outer1") == ("out", None)
     assert named("sub1") == ("counts", None)
+
+
+def test_seconds_since_1970_are_computed_from_microseconds() -> None:
+    seconds = "CAST(unix_micros({}) / 1000000BD AS DECIMAL(20, 6))"
+    assert rewritten("SELECT extract(epoch FROM ts), 1 FROM bids").text == f"SELECT {seconds.format('ts')}, 1 FROM bids"
+    assert rewritten("SELECT date_part('EPOCH', f(ts)) FROM bids").text == f"SELECT {seconds.format('f(ts)')} FROM bids"
+    assert rewritten("SELECT extract(hour FROM ts) FROM bids").text == "SELECT extract(hour FROM ts) FROM bids"

@@ -13,6 +13,20 @@ from statebed.errors import InputError
 from statebed.sql.query_rewriter import SparkQuery
 from statebed.sql.source_text import SqlSpan, SqlText
 
+_OTHER_FUNCTIONS = {
+    "arrow_cast": "write CAST(value AS type)",
+    "cardinality": "write size(items)",
+    "json_exists": "write get_json_object(text, '$.a') IS NOT NULL",
+    "json_query": "write get_json_object(text, '$.a')",
+    "json_value": "write get_json_object(text, '$.a')",
+    "strpos": "write locate(part, text)",
+    "timestampadd": "write ts + INTERVAL '1' HOUR",
+    "to_timestamp_ltz": "write timestamp_millis(ms)",
+    "to_timestamp_micros": "write timestamp_micros(us)",
+    "to_timestamp_millis": "write timestamp_millis(ms)",
+    "to_timestamp_seconds": "write timestamp_seconds(s)",
+}
+"""Functions of Flink and Arroyo, and what to write instead."""
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _SUFFIX = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _PREFIX = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
@@ -59,11 +73,19 @@ def _described(error: PySparkException, tables: list[str], written: Collection[s
         return f"there is no table `{name}`", nearest(name, tables, what="tables")
     if condition.startswith("UNRESOLVED_ROUTINE"):
         name = values.get("routineName", "").strip("`")
-        return f"there is no function `{name}`", (
-            "use one of Spark's functions, or write CREATE FUNCTION name AS 'module:function'"
+        return f"there is no function `{name}`", _OTHER_FUNCTIONS.get(
+            name.lower(), "use one of Spark's functions, or write CREATE FUNCTION name AS 'module:function'"
         )
     if condition == "PARSE_SYNTAX_ERROR":
         return f"syntax error at or near {values.get('error', '')}", "correct the SQL at this place, or just before it"
+    return _by_spark(error, condition)
+
+
+def _by_spark(error: PySparkException, condition: str) -> tuple[str, str]:
+    if "Streaming query is not allowed in subquery" in str(error):
+        return "a subquery in a condition reads a stream", (
+            "join instead: FROM a LEFT SEMI JOIN b ON a.k = b.k for IN and EXISTS, LEFT ANTI JOIN for NOT EXISTS"
+        )
     lines = [line.strip() for line in _SUFFIX.sub("", _PREFIX.sub("", str(error))).splitlines() if line.strip()]
     return " ".join(lines[:3]) or condition, "change the query; the message is Spark's"
 

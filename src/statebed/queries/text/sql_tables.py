@@ -23,8 +23,9 @@ from statebed.sql.statements import QueryText
 
 ROWS = "rows"
 """Kind of operator that passes the rows of a source, in its name."""
-TEXT_OPTIONS = Options(clock="statebed")
-"""How queries of SQL text are run: each operator has a watermark of its own."""
+TEXT_OPTIONS = Options(clock="statebed", approximate=True)
+"""How queries of SQL text are run: each operator has a watermark of its own. The rows need not be Spark's, so that
+aggregates by order of arrival follow the event time, and sketches are statebed's."""
 
 
 class SqlTables:

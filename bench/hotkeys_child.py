@@ -96,12 +96,12 @@ def _sessions(flow: sb.Flow) -> None:
     visits.group_by("k", sb.session("3 microseconds"), name="result").agg(n=sb.count())
 
 
-def _window(**functions: Any) -> Callable[[sb.Flow], None]:
+def _window(window: Any = None, **functions: Any) -> Callable[[sb.Flow], None]:
     """One window, whose result is emitted whenever it changes."""
 
     def build(flow: sb.Flow) -> None:
         values = flow.source("rows", COLUMNS, watermark=("ts", "1 hour"))
-        values.group_by("k", sb.tumbling("10 days"), name="result").agg(emit="early", **functions)
+        values.group_by("k", window or sb.tumbling("10 days"), name="result").agg(emit="early", **functions)
 
     return build
 
@@ -133,6 +133,7 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
     "top 10": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v")),
     "count_distinct in a window": _window(n=sb.count_distinct("v")),
     "median in a window": _window(middle=sb.median("v")),
+    "count_distinct in a session": _window(sb.session("1 minute"), n=sb.count_distinct("v")),
     "open sessions": _sessions,
     "open sessions, a row out of order": _sessions,
     "list state": _process(Appended()),

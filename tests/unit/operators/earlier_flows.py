@@ -2,7 +2,7 @@
 
 `earlier_states/` holds the state of each after FIRST_EPOCHS, written by the last version that kept the elements of a
 key in one list; those of "sessions_by_start" by the last version that kept sessions by their start, and those of
-"windows_early" by the last one that listed all values of a window. Run this file with such a version on the path to
+"many_values" by the last one that listed all values of a window. Run this file with such a version on the path to
 write some of them again:
 
     PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py NAME...
@@ -18,7 +18,7 @@ import statebed as sb
 from statebed import testing
 from statebed.aggregates import functions as f
 from statebed.flow import Flow, Stream, eq
-from statebed.operators.window_definition import session
+from statebed.operators.window_definition import SessionWindow, Window, session
 from statebed.storage import MemoryStore
 
 STATES = Path(__file__).parent / "earlier_states"
@@ -189,18 +189,22 @@ def _sessions(**options: Any) -> Callable[[str], Flow]:
     return made
 
 
-def _windows_early(name: str) -> Flow:
-    """Windows whose values are all listed in their partials."""
-    flow, bids, _ = _streams(name)
-    bids.group_by("auction", sb.tumbling("250 us"), name="result").agg(
-        emit="early",
-        rows=f.count(),
-        prices=f.count_distinct("price"),
-        scores=f.collect_list("score"),
-        often=f.mode("price"),
-        middle=f.median("price"),
-    )
-    return flow
+def _many_values(window: Window | SessionWindow) -> Callable[[str], Flow]:
+    """Windows whose values are all listed in their partials, and are rows of their own today."""
+
+    def made(name: str) -> Flow:
+        flow, bids, _ = _streams(name)
+        bids.group_by("auction", window, name="result").agg(
+            emit="early",
+            rows=f.count(),
+            prices=f.count_distinct("price"),
+            scores=f.collect_list("score"),
+            often=f.mode("price"),
+            middle=f.median("price"),
+        )
+        return flow
+
+    return made
 
 
 FLOWS: dict[str, Callable[[str], Flow]] = {
@@ -222,7 +226,8 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "sessions_early": _sessions(allowed_lateness="250 us", emit="early"),
     "sessions_by_start": _sessions(allowed_lateness="250 us"),
     "sessions_by_start_early": _sessions(allowed_lateness="250 us", emit="early"),
-    "windows_early": _windows_early,
+    "many_values_of_windows": _many_values(sb.tumbling("250 us")),
+    "many_values_of_sessions": _many_values(session("1 ms")),
 }
 
 

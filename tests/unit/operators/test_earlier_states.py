@@ -46,7 +46,8 @@ def started_today(name: str) -> tuple[Counted, object]:
 def test_a_job_goes_on_from_state_of_an_earlier_version(
     name: str, parallelism: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 5)
+    if name.startswith("many_values"):
+        monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 5)
     changes, state = started_today(name)
     assert changes
     with testing.run(FLOWS[name](name), parallelism=parallelism, store=stored(name)) as run:

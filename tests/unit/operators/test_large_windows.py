@@ -14,8 +14,8 @@ from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import one_chunk
 from statebed.arrays.key_hash import normalise_key
 from statebed.flow import Flow
-from statebed.inspect import read_state
-from statebed.operators.window_definition import Window
+from statebed.inspect import diff_state, read_state
+from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows import large_groups
 from statebed.state import KeyedView, TimeKeyedView
 from statebed.storage import get_storage_provider
@@ -47,7 +47,7 @@ FUNCTIONS = {
 
 
 def flow_of(
-    window: Window, functions: dict[str, Any], *, keys: tuple[str, ...], changelog: bool, **options: Any
+    window: Window | SessionWindow, functions: dict[str, Any], *, keys: tuple[str, ...], changelog: bool, **options: Any
 ) -> Flow:
     flow = Flow("windows")
     rows: Any = flow.source("rows", COLUMNS, watermark=("ts", "1 hour"))
@@ -77,13 +77,13 @@ def results_of(run: testing.TestRun) -> list[str]:
     return sorted(map(repr, run.output("result")))
 
 
-def played(flow: Flow, seed: int, **options: Any) -> list[list[str]]:
+def played(flow: Flow, seed: int, *, rows: int = 40, **options: Any) -> list[list[str]]:
     """Return the results after each epoch of a random job."""
     draw, results = random.Random(seed), []
     with testing.run(flow, **options) as run:
         run.watermark(0)
         for epoch in range(6):
-            run.feed("rows", rows_of(draw, draw.randrange(1, 40), 40 * epoch))
+            run.feed("rows", rows_of(draw, draw.randrange(1, rows), 40 * epoch))
             if options and epoch % 3 == 1:
                 run.crash()
             if options and epoch == 4:
@@ -246,3 +246,87 @@ def test_p4_a_window_that_closes_holds_a_part_of_its_values(monkeypatch: pytest.
         assert (row["values"], row["middle"], row["often"]) == (8 * count, 8 * count / 2 - 0.5, 0)
         assert row["all"] == sum(range(8 * count))
         assert max(merged) < 16 * count, "less than the values of one epoch"
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------
+
+
+def sessions_of(functions: dict[str, Any], *, keys: tuple[str, ...] = ("k",), **options: Any) -> Flow:
+    return flow_of(sb.session("10 us"), functions, keys=keys, changelog=False, **options)
+
+
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["keys", "no keys"])
+@pytest.mark.parametrize(
+    ("emit", "functions"),
+    [
+        ({}, FUNCTIONS | COLLECTED),
+        (EARLY, FUNCTIONS),
+        (LATE, COLLECTED),
+        pytest.param(LATE, FUNCTIONS | COLLECTED, marks=pytest.mark.long),
+        pytest.param(EARLY | LATE, FUNCTIONS | COLLECTED, marks=pytest.mark.long),
+    ],
+)
+def test_p6_results_of_sessions_are_those_of_lists(
+    monkeypatch: pytest.MonkeyPatch, emit: dict[str, Any], functions: dict[str, Any], keys: tuple[str, ...]
+) -> None:
+    flow = sessions_of(functions, keys=keys, **emit)
+    listed = played(flow, 3, rows=14)
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 2)
+    assert played(flow, 3, rows=14, parallelism=2, memory=1 << 20) == listed
+
+
+def session_rows(first: int, count: int, time: int) -> list[dict[str, Any]]:
+    values = range(first, first + count)
+    return [{"k": 1, "n": 0, "v": v, "x": v / 2, "t": str(v), "ts": time} for v in values]
+
+
+@pytest.mark.parametrize("emit", [{}, EARLY], ids=["close", "early"])
+def test_two_large_sessions_that_merge_become_one(emit: dict[str, Any], tmp_path: Path) -> None:
+    functions = {**FUNCTIONS, "all": f.collect_set("v")}
+    with testing.run(sessions_of(functions, **emit), store=get_storage_provider(tmp_path)) as run:
+        run.watermark(0)
+        run.feed("rows", session_rows(0, 3_000, 100))
+        run.feed("rows", session_rows(2_000, 3_000, 115))
+        assert run.state("result", "large_windows").num_rows == 2
+        run.feed("rows", session_rows(9_000, 1, 107))
+        assert run.state("result", "large_windows").num_rows == 1
+        assert run.state("result", "values_2").num_rows == 5_001
+        stored = read_state(tmp_path, job="windows", operator="result", results=True).to_arrow()
+        run.watermark(1_000)
+        (row,) = run.output("result")
+        assert (row["rows"], row["values"], row["often"], row["least"]) == (6_001, 5_001, 2_000, 0)
+        assert row["all"] == [*range(5_000), 9_000]
+        assert normal_rows(stored) == normal_rows(run.table("result").select(stored.column_names))
+        assert run.state_rows("result") == 0
+
+
+@pytest.mark.parametrize("count", [1_500, 30_000])
+@pytest.mark.parametrize("emit", [{}, EARLY], ids=["close", "early"])
+def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_session(
+    monkeypatch: pytest.MonkeyPatch, count: int, emit: dict[str, Any]
+) -> None:
+    functions = {name: function for name, function in FUNCTIONS.items() if name not in ("middle", "low")}
+    with testing.run(sessions_of(functions, **emit)) as run:
+        run.watermark(0)
+        run.feed("rows", session_rows(0, count, 100))
+        run.feed("rows", session_rows(-1, 1, 101))
+        with monkeypatch.context() as patched:
+            rows = counted_rows(patched)
+            run.feed("rows", session_rows(-2, 1, 99))
+            run.feed("rows", session_rows(-4, 2, 80))
+            run.feed("rows", session_rows(-5, 1, 90))
+        assert sum(rows) < 500, "a row before the session, and a small session that merges with it"
+        run.watermark(1_000)
+        assert [(row["rows"], row["values"], row["least"]) for row in run.output("result")] == [
+            (count + 5, count + 5, -5)
+        ]
+
+
+def test_a_change_of_a_value_of_a_large_session_is_a_difference(tmp_path: Path) -> None:
+    with testing.run(sessions_of({"values": f.count_distinct("v")}), store=get_storage_provider(tmp_path)) as run:
+        run.watermark(0)
+        run.feed("rows", session_rows(0, 2_000, 100))
+        epoch = run.epoch
+        run.feed("rows", session_rows(2_000, 1, 100))
+    changes = diff_state(tmp_path, job="windows", operator="result", since=epoch, results=True).to_arrow()
+    assert changes["values"].to_pylist() == [2_000, 2_001]

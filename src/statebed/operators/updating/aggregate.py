@@ -343,7 +343,9 @@ class UpdatingAggregate(Aggregation, OperatorBase):
                 keys = piece.select([key.name for key in self.state_keys])
                 collecting = (entry_table for entry_table in self.entries.values() if entry_table.collects)
                 collected = {
-                    entry_table.result_name: entry_table.collected(tables.get_keyed(entry_table.name), keys)
+                    entry_table.result_name: entry_table.collected(
+                        tables.get_keyed(entry_table.name), keys, normal=True
+                    )
                     for entry_table in collecting
                 }
                 results = self._results(piece, piece, collected)

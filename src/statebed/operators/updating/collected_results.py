@@ -232,3 +232,21 @@ def results_before_and_after(
     finally:
         old_file.close()
         new_file.close()
+
+
+def results_so_far(
+    accumulator: EntryAccumulator, entries: SortedEntries, view: KeyedView, *, groups: int, normal: bool
+) -> pa.Array:
+    """Return the result of each group from its stored entries."""
+    always = np.ones(groups, dtype=np.bool_)
+    if entries.fits:
+        page = entries.whole()
+        result = accumulator.result(page.present(page.before, always))
+        return normalise_key(result) if normal else result
+    file = ResultFile(accumulator, groups, view, normal=normal)
+    try:
+        for page in entries.pages():
+            file.add(page.present(page.before, always))
+        return file.result()
+    finally:
+        file.close()

@@ -41,6 +41,7 @@ from statebed.operators.updating.collected_results import (
     ResultSpace,
     SortedEntries,
     results_before_and_after,
+    results_so_far,
 )
 from statebed.operators.updating.entry_results import (
     ChangedEntries,
@@ -152,11 +153,27 @@ class EntryTable:
 
         `before` has the stored fields, null for a new group. Entries of groups that are not kept are deleted.
         """
+        return self._apply(tables, keys, _entries(self.accumulator.entries(folded)), before, kept)
+
+    def absorb(self, tables: Tables, absorbed: pa.Table, keys: pa.Table, before: Columns) -> Columns:
+        """Move the entries of a group to another one, and return the `fields` of that."""
+        view, every, fields = tables.get_keyed(self.name), np.zeros(1, dtype=np.int64), before
+        for page in self._stored(view, absorbed, every):
+            fields = self._apply(tables, keys, page, fields, np.ones(1, dtype=np.bool_))
+        self.delete(tables, absorbed)
+        return fields
+
+    def delete(self, tables: Tables, keys: pa.Table) -> None:
+        """Delete the entries of groups."""
+        every = np.arange(keys.num_rows, dtype=np.int64)
+        for name in self.configs:
+            self.groups.delete(tables.get_keyed(name), keys, every)
+
+    def _apply(self, tables: Tables, keys: pa.Table, entries: Entries, before: Columns, kept: Flags) -> Columns:
         view = tables.get_keyed(self.name)
         windows = None
         if self._windows is not None:
             windows = StoredWindows(self._windows, tables.get_keyed(self._windows.name), keys)
-        entries = _entries(self.accumulator.entries(folded))
         entries = entries.where(kept[entries.owners])
         old, new = self._add(view, self._rows(keys, entries.owners, entries.columns), entries.counts)
         if not kept.all():
@@ -192,13 +209,12 @@ class EntryTable:
             entries.add(_entries(self.accumulator.entries(folded)), change=True)
             return results_before_and_after(self.accumulator, entries, view, kept=kept)
 
-    def collected(self, view: KeyedView, keys: pa.Table) -> pa.Array:
-        """Return the result of each group from its stored entries."""
+    def collected(self, view: KeyedView, keys: pa.Table, *, normal: bool) -> pa.Array:
+        """Return the result of each group from its stored entries; with `normal` values, as a changelog has them."""
         with SortedEntries([column.kind for column in self.accumulator.columns], keys.num_rows, view) as entries:
             for page in self._stored(view, keys, np.arange(keys.num_rows, dtype=np.int64)):
                 entries.add(page, change=False)
-            kept = np.ones(keys.num_rows, dtype=np.bool_)
-            return results_before_and_after(self.accumulator, entries, view, kept=kept)[0]
+            return results_so_far(self.accumulator, entries, view, groups=keys.num_rows, normal=normal)
 
     def result_of(self, pages: Callable[[], Iterator[Entries]], space: ResultSpace) -> pa.Array:
         """Return the result of one group, whose distinct entries are read in order, page by page."""

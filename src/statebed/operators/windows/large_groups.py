@@ -159,12 +159,38 @@ class LargeGroups:
         self._upsert(tables, groups, fields)
         return before, after
 
+    def absorb(self, tables: Tables, absorbed: pa.Table, group: pa.Table) -> None:
+        """Move the entries of a large group to another one."""
+        stored, _ = self.stored(tables, group)
+        fields: dict[str, pa.Array] = {}
+        for table in self.entries.values():
+            fields |= table.named(table.absorb(tables, absorbed, group, _fields_of(table, stored)))
+        self._upsert(tables, group, fields)
+        tables.get_keyed(LARGE).delete(absorbed)
+
+    def add(self, tables: Tables, groups: pa.Table, change: pa.Table) -> None:
+        """Add partials of an epoch to large groups."""
+        stored, _ = self.stored(tables, groups)
+        kept = np.ones(groups.num_rows, dtype=np.bool_)
+        fields: dict[str, pa.Array] = {}
+        for table in self.entries.values():
+            fields |= table.named(table.apply(tables, groups, _listed(table, change), _fields_of(table, stored), kept))
+        self._upsert(tables, groups, fields)
+
+    def results(self, tables: Tables, groups: pa.Table) -> Results:
+        """Return the results of large groups."""
+        stored, _ = self.stored(tables, groups)
+        return {
+            table.result_name: table.collected(tables.get_keyed(table.name), groups, normal=False)
+            if table.collects
+            else table.finish(_fields_of(table, stored))
+            for table in self.entries.values()
+        }
+
     def delete(self, tables: Tables, groups: pa.Table) -> None:
         """Delete groups, each of which is passed once."""
-        every = np.arange(groups.num_rows, dtype=np.int64)
-        for name in self.configs:
-            if name != LARGE:
-                self.groups.delete(tables.get_keyed(name), groups, every)
+        for table in self.entries.values():
+            table.delete(tables, groups)
         tables.get_keyed(LARGE).delete(groups)
 
     def _upsert(self, tables: Tables, groups: pa.Table, fields: Mapping[str, pa.Array]) -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import int64_values, one_chunk
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
 from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIME
 from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import taken
+from statebed.operators.windows.session_partials import SessionPartials
 
 _WORD_BITS = 63
 
@@ -48,7 +48,7 @@ class Sessions:
         )
 
 
-def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: Partials) -> Sessions:
+def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: SessionPartials) -> Sessions:
     """Build sessions from rows alone; rows must be grouped by key and sorted by time."""
     times = int64_values(rows[TIME])
     begins = np.ones(len(times), dtype=np.bool_)
@@ -60,11 +60,19 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
     return Sessions(key_index[starts], times[starts], times[lasts] + gap_us, folded)
 
 
-def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) -> tuple[Sessions, Integers]:
-    """Merge sessions of a key that overlap or touch; the result is sorted by key and start.
+@dataclass(frozen=True)
+class MergedSessions:
+    """Sessions after others were merged with them, sorted by key and start."""
 
-    Also return the position in `sessions` of each result that is one of them, unchanged; -1 for all other results.
-    """
+    sessions: Sessions
+    unchanged: Integers
+    """Position among the sessions before of each that is one of them, unchanged; -1 for all others."""
+    into: Integers
+    """Position of the session that each of those before, and then each of the others, has become a part of."""
+
+
+def merged_sessions(sessions: Sessions, others: Sessions, partials: SessionPartials) -> MergedSessions:
+    """Merge sessions of a key that overlap or touch."""
     both = sessions.followed_by(others)
     keys, starts, ends = both.key_index, both.starts, both.ends
     order = _in_order(keys, starts, ends)
@@ -76,7 +84,9 @@ def merged_sessions(sessions: Sessions, others: Sessions, partials: Partials) ->
     merged = pa.Table.from_arrays(partials.merge(both.partials, grouping), schema=both.partials.schema)
     firsts = grouping.first_rows
     unchanged = np.where((grouping.sizes == 1) & (firsts < len(sessions)), firsts, -1)
-    return Sessions(keys[firsts], starts[firsts], latest[lasts], merged), unchanged
+    return MergedSessions(
+        Sessions(keys[firsts], starts[firsts], latest[lasts], merged), unchanged, grouping.group_of_rows()
+    )
 
 
 def _in_order(keys: Integers, starts: Integers, ends: Integers) -> Integers:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.grouping import Flags, Integers
 from statebed.format.schema import TIMESTAMP
@@ -23,6 +22,7 @@ from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Elements, Tables
 from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions
 from statebed.operators.windows.session_grid import Cells, cells_of, level_bits, touched_cells
+from statebed.operators.windows.session_partials import SessionPartials
 from statebed.state import KeyedView, TableConfig, keyed_table_config, multiset_table_config
 
 SESSIONS = "sessions"
@@ -121,7 +121,7 @@ class SessionTables:
     """Tables of the sessions of one operator."""
 
     keys: tuple[pa.Field, ...]
-    partials: Partials
+    partials: SessionPartials
     gap_us: int
 
     @property
@@ -167,7 +167,7 @@ class SessionTables:
             "other open sessions of the keys",
             names,
             [WINDOW_START],
-            pa.schema([*self.keys, *self._earlier_fields]),
+            pa.schema([*self.keys, *self.edges, *self.partials.partials.fields]),
         )
         if {SESSIONS, _LISTED_PENDING} & set(names):
             return {EARLIER: (by_start,)}  # the version with lists refused these names
@@ -225,13 +225,11 @@ class SessionTables:
         parts = []
         for part in elements(EARLIER, groups):
             places = _places(groups, part.select(keys.column_names))
-            rows_of_groups = filtered(part, places >= 0).select([field.name for field in self._earlier_fields])
-            parts.append((at[places[places >= 0]], rows_of_groups.cast(pa.schema(self._earlier_fields))))
-        earlier = self._sessions(
-            np.concatenate([np.zeros(0, dtype=np.int64), *(places for places, _ in parts)]),
-            pa.concat_tables([pa.schema(self._earlier_fields).empty_table(), *(rows for _, rows in parts)]),
-        )
-        return merged_sessions(earlier, newest, self.partials)[0]
+            parts.append(self._sessions(at[places[places >= 0]], filtered(part, places >= 0)))
+        earlier = self._sessions(np.zeros(0, dtype=np.int64), pa.schema(self._earlier_fields).empty_table())
+        for sessions in parts:
+            earlier = earlier.followed_by(sessions)
+        return merged_sessions(earlier, newest, self.partials).sessions
 
     def _newest(self, stored: pa.Table, is_stored: Flags) -> Sessions:
         at = np.flatnonzero(is_stored)
@@ -239,8 +237,15 @@ class SessionTables:
 
     def _sessions(self, key_index: Integers, rows: pa.Table) -> Sessions:
         starts, ends = (int64_values(rows[name]) for name in (WINDOW_START, WINDOW_END))
-        columns = [one_chunk(rows[field.name]) for field in self.partials.fields]
-        return Sessions(key_index, starts, ends, pa.Table.from_arrays(columns, schema=pa.schema(self.partials.fields)))
+        columns = [one_chunk(rows[field.name]) for field in self.partials.fields if field.name in rows.column_names]
+        return Sessions(key_index, starts, ends, self._partials_of(columns))
+
+    def _partials_of(self, columns: Sequence[pa.Array]) -> pa.Table:
+        """Return a table of partials; those of earlier versions lack the last columns."""
+        fields = self.partials.fields
+        count = len(columns[0]) if columns else 0
+        missing = [pa.nulls(count, field.type) for field in fields[len(columns) :]]
+        return pa.Table.from_arrays([*columns, *missing], schema=pa.schema(fields))
 
     # ---- writing ---------------------------------------------------------------------------------------------
 
@@ -382,7 +387,7 @@ class SessionTables:
     @property
     def _list_type(self) -> pa.DataType:
         edges = [pa.field(name, pa.int64()) for name in _LISTED_EDGES]
-        return pa.list_(pa.field("element", pa.struct([*edges, *self.partials.fields])))
+        return pa.list_(pa.field("element", pa.struct([*edges, *self.partials.partials.fields])))
 
     def _from_lists(self, lists: pa.Array) -> Sessions:
         lengths = int64_values(pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64()))
@@ -391,7 +396,7 @@ class SessionTables:
             np.repeat(np.arange(len(lists), dtype=np.int64), lengths),
             int64_values(starts),
             int64_values(ends),
-            pa.Table.from_arrays(columns, schema=pa.schema(self.partials.fields)),
+            self._partials_of(columns),
         )
 
 

@@ -9,9 +9,9 @@ is late if the session that it would open by itself is over.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,17 +23,27 @@ from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import FOREVER, Emit, WindowedAggregation
 from statebed.operators.changelog import difference
-from statebed.operators.input_rows import admit, gathered, late_rows
+from statebed.operators.input_rows import admit, filtered, gathered, late_rows
 from statebed.operators.keyed_rows import by_key, taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, Elements, StepResult, Tables
 from statebed.operators.window_definition import SessionWindow
-from statebed.operators.windows.merged_sessions import Sessions, distinct_keys, merged_sessions, sessions_of_rows
+from statebed.operators.windows.large_groups import LARGE, LargeGroups, Results
+from statebed.operators.windows.merged_sessions import (
+    MergedSessions,
+    Sessions,
+    distinct_keys,
+    merged_sessions,
+    sessions_of_rows,
+)
+from statebed.operators.windows.session_partials import LARGE_AS, LARGE_VALUES, SessionPartials
 from statebed.operators.windows.session_tables import DueSessions, KeptSessions, OpenSessions, SessionTables
 from statebed.state import Combine, KeyedView, TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
 TIMERS = "timers"
 EARLIER_TIMERS = "earlier_timers"
+SESSION = pa.field("_session", TIMESTAMP)
+"""Column of the tables of values with the name of a session (`session_partials`)."""
 _LEAST_BIN_US = 60_000_000
 
 
@@ -55,7 +65,13 @@ class SessionAggregate(WindowedAggregation):
     @cached_property
     def sessions(self) -> SessionTables:
         """Tables of open sessions."""
-        return SessionTables(self.state_keys, self.partials, self.window.gap_us)
+        partials = SessionPartials(self.partials, lists_values=self.large is not None)
+        return SessionTables(self.state_keys, partials, self.window.gap_us)
+
+    @cached_property
+    def large(self) -> LargeGroups | None:
+        """Tables of sessions with many values; None if all partials are small."""
+        return LargeGroups.of(self.state_keys, SESSION, self.aggregates)
 
     @property
     def stored_fields(self) -> Iterable[pa.Field]:
@@ -65,6 +81,7 @@ class SessionAggregate(WindowedAggregation):
     def tables(self) -> Mapping[str, TableConfig]:
         return {
             **self.sessions.configs,
+            **({} if self.large is None else self.large.configs),
             TIMERS: self._timers(TIMERS, "when the newest session of a key may close"),
             EARLIER_TIMERS: self._timers(
                 EARLIER_TIMERS, "when other sessions of the keys may close", *self.sessions.edges
@@ -132,16 +149,19 @@ class SessionAggregate(WindowedAggregation):
         """Merge new rows into the sessions of their keys, close those that are due, and return the changes."""
         keyed = by_key(rows, self.inputs[0])
         keys, place, due = self._touched(tables, keyed.keys, clock.watermark_us)
-        new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.partials)
+        new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.sessions.partials)
         stored = self.sessions.read(tables, keys, new, due)
         old = stored.all
-        merged, unchanged = merged_sessions(old, new, self.partials)
+        before = self._results(keys, old.where(self._shown(old, clock.late_us)), partial(self._large_results, tables))
+        merging = merged_sessions(old, new, self.sessions.partials)
+        merged, unchanged = self._with_large(tables, keys, old, merging), merging.unchanged
         stays = np.ones(len(merged), dtype=np.bool_)
         if clock.watermark_us is not None:
             stays = merged.ends + self.lateness_us > clock.watermark_us
         self._keep(tables, keys, stored, KeptSessions(merged.where(stays), unchanged[stays]), clock.watermark_us)
-        before = self._results(keys, old.where(self._shown(old, clock.late_us)))
-        after = self._results(keys, merged.where(self._shown(merged, clock.watermark_us)))
+        shown = merged.where(self._shown(merged, clock.watermark_us))
+        after = self._results(keys, shown, partial(self._large_results, tables))
+        self._delete_large(tables, keys, merged.where(~stays))
         output = self.outputs[MAIN]
         if output.changes is Changes.CHANGELOG:
             return difference(before, after).cast(output.schema)
@@ -214,23 +234,109 @@ class SessionAggregate(WindowedAggregation):
             return np.zeros(len(sessions), dtype=np.bool_)
         return sessions.ends <= watermark_us
 
+    # ---- sessions with many values ---------------------------------------------------------------------------
+
+    def _with_large(self, tables: Tables, keys: pa.Table, old: Sessions, merging: MergedSessions) -> Sessions:
+        """Move the values of sessions that have many to the tables of entries; return the sessions without them."""
+        merged, large = merging.sessions, self.large
+        if large is None:
+            return merged
+        names, was_large = _large_names(merged)
+        counts = large.entry_counts(merged.partials)
+        changed = (merging.unchanged < 0) & (was_large | large.are_many(counts))
+        if not changed.any():
+            return merged
+        names = np.where(was_large, names, merged.starts)
+        sizes = int64_values(one_chunk(merged.partials[LARGE_VALUES]).fill_null(0)) + np.where(changed, counts, 0)
+        old_names, is_large = _large_names(old)
+        into = merging.into[: len(old)]
+        for place in np.flatnonzero(is_large & (old_names != names[into])).tolist():
+            absorbed, absorbing = (
+                self._groups(keys, sessions.key_index[at : at + 1], session_names[at : at + 1])
+                for sessions, session_names, at in ((old, old_names, place), (merged, names, int(into[place])))
+            )
+            large.absorb(tables, absorbed, absorbing)
+            sizes[into[place]] += int64_values(old.partials[LARGE_VALUES].slice(place, 1))[0]
+        for chosen, store in ((changed & ~was_large, large.put), (changed & was_large, large.add)):
+            if chosen.any():
+                groups = self._groups(keys, merged.key_index[chosen], names[chosen])
+                store(tables, groups, filtered(merged.partials, chosen))
+        columns = {
+            LARGE_AS: from_numpy(names, TIMESTAMP, valid=was_large | changed),
+            LARGE_VALUES: from_numpy(sizes, pa.int64(), valid=was_large | changed),
+        }
+        partials = large.without_entries(merged.partials, changed)
+        for name, column in columns.items():
+            at = partials.schema.get_field_index(name)
+            partials = partials.set_column(at, partials.schema.field(at), column)
+        return replace(merged, partials=partials)
+
+    def _delete_large(self, tables: Tables, keys: pa.Table, gone: Sessions) -> None:
+        if self.large is not None and len(gone):
+            names, is_large = _large_names(gone)
+            if is_large.any():
+                self.large.delete(tables, self._groups(keys, gone.key_index[is_large], names[is_large]))
+
+    def _large_results(self, tables: Tables, groups: pa.Table) -> Results:
+        assert self.large is not None
+        return self.large.results(tables, groups)
+
+    def _stored_large_results(self, elements: Elements, groups: pa.Table) -> Results:
+        assert self.large is not None
+        stored, places = self.large.stored_in(elements(LARGE, groups.select(self.large.groups.names[:-1])), groups)
+        return self.large.finished(taken(stored, np.argsort(places)), elements)
+
+    def _groups(self, keys: pa.Table, key_index: Integers, names: Integers) -> pa.Table:
+        """Return the columns that identify large sessions in the tables of their values."""
+        session_keys = taken(keys.select([key.name for key in self.state_keys]), key_index)
+        return session_keys.append_column(SESSION, from_numpy(names, TIMESTAMP))
+
+    # ---- results ---------------------------------------------------------------------------------------------
+
     def finished(self, rows: pa.Table, elements: Elements) -> pa.Table:
         """Return results so far from rows of the table of keys, one row per session.
 
-        Rows may be of an earlier version. `elements` reads the table of earlier sessions.
+        Rows may be of an earlier version. `elements` reads the tables of earlier sessions and of values.
         """
         sessions = self.sessions.stored_sessions(rows, elements)
-        return self._results(rows, sessions).select(self.outputs[MAIN].columns.names)
+        results = self._results(rows, sessions, partial(self._stored_large_results, elements))
+        return results.select(self.outputs[MAIN].columns.names)
 
-    def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
-        """Return rows of the main output, without weights, sorted by key and start."""
+    def _results(self, keys: pa.Table, sessions: Sessions, of_large: Callable[[pa.Table], Results]) -> pa.Table:
+        """Return rows of the main output, without weights, sorted by key and start.
+
+        `of_large` returns the results of large sessions.
+        """
         session_keys = taken(keys, sessions.key_index)
+        partials = [one_chunk(sessions.partials[field.name]) for field in self.sessions.partials.fields]
+        results = dict(
+            zip(
+                (field.name for field in self.partials.output_fields),
+                self.sessions.partials.finish(partials),
+                strict=True,
+            )
+        )
+        if self.large is not None:
+            names, is_large = _large_names(sessions)
+            if is_large.any():
+                groups = self._groups(keys, sessions.key_index[is_large], names[is_large])
+                places = np.arange(len(sessions), dtype=np.int64)
+                places[is_large] = len(sessions) + np.arange(groups.num_rows)
+                for name, column in of_large(groups).items():
+                    both = pa.concat_arrays([results[name], column.cast(results[name].type)])
+                    results[name] = both.take(from_numpy(places, pa.int64()))
         columns = [
             *(session_keys[key.name] for key in self.keys),
             from_numpy(sessions.starts, TIMESTAMP),
             from_numpy(sessions.ends, TIMESTAMP),
-            *self.partials.finish([one_chunk(sessions.partials[field.name]) for field in self.partials.fields]),
+            *results.values(),
             from_numpy(sessions.ends - 1, TIMESTAMP),
         ]
         fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _large_names(sessions: Sessions) -> tuple[Integers, Flags]:
+    """Return the names of large sessions, and which sessions are large."""
+    names = one_chunk(sessions.partials[LARGE_AS])
+    return int64_values(names.fill_null(0)), validity(names)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from statebed.errors import StatebedError
 from statebed.flow.keys import quoted
 from statebed.queries.catalyst import outputs
 from statebed.queries.optimised import watermark_key
@@ -368,6 +369,42 @@ def _is_expanded(query: "Translation") -> bool:
 def _first_value(node: PlanNode) -> Expr | None:
     """Return the first value of the first row that an Expand makes of a row."""
     return node.nested_expression("projections", 0, 0)
+
+
+def generate(query: "Translation", node: PlanNode) -> Relation:
+    """Make a row of each element of a list or map: in the head as Spark's plan, else on Arrow, else in the tail."""
+    child = query.visit(node.child)
+    if child.tail:
+        return query.in_tail(node, child, "it follows another step of Spark's")
+    child.check_ready("explode")
+    if child.is_head:
+        return query.head_of(node, [child])
+    try:
+        return _exploded(query, node, child)
+    except UntranslatableError as error:
+        return query.in_tail(node, child, error.why)
+
+
+def _exploded(query: "Translation", node: PlanNode, child: Relation) -> Relation:
+    generator, attributes = node.expression("generator"), node.expressions("generatorOutput")
+    if generator.kind not in {"Explode", "PosExplode", "Inline"}:
+        raise UntranslatableError(f"{generator.sql} is not available between operators")
+    names: list[str] = []
+    for attribute in attributes:
+        names.append(fresh_name(attribute.name, [*child.behind.columns, *names]))
+    has_position = generator.kind == "PosExplode"
+    try:
+        stream = child.behind.explode(
+            child.bound_text(generator.child),
+            *(names[1:] if has_position else names),
+            outer=bool(node.fields["outer"]),
+            position=names[0] if has_position else None,
+            inline=generator.kind == "Inline",
+        )
+    except StatebedError as error:
+        raise UntranslatableError(error.what, error.fix) from error
+    added = {attribute.id: name for attribute, name in zip(attributes, names, strict=True)}
+    return replace(child, names=query.names_of(node), stream=stream, columns={**child.columns, **added})
 
 
 def union(query: "Translation", node: PlanNode) -> Relation:

@@ -343,6 +343,7 @@ _STEPS: dict[str, Step] = {
     "EventTimeWatermark": row_steps.watermark,
     "Expand": row_steps.expand,
     "Filter": stream_joins.filter_or_join,
+    "Generate": row_steps.generate,
     "Join": stream_joins.join,
     "Project": row_steps.project,
     "SubqueryAlias": row_steps.named,

@@ -20,6 +20,16 @@ def _within_watermark(*keys: str) -> Callable[[Tables], DataFrame]:
     return lambda t: t.marked().where("ts is not null").dropDuplicatesWithinWatermark([*keys]).select(*keys, "ts")
 
 
+def exploded(generator: str) -> Callable[[Tables], DataFrame]:
+    return lambda t: (
+        t.marked()
+        .dropDuplicates(["k", "v", "ts", "tags"])
+        .selectExpr("ts", "v", generator)
+        .groupBy(F.window("ts", "1 minute"), "e")
+        .agg(F.sum("v"), F.count("*"))
+    )
+
+
 CORE = [
     Case("tumbling", windowed(minute, "sum(v) as s", "count(*) + 1 as c")),
     Case("tumbling", windowed(minute, "max(v) as m", "avg(x) as a"), "update"),
@@ -89,6 +99,7 @@ CORE = [
             "percentile_cont(0.75) within group (order by v) as s",
         ),
     ),
+    Case("exploded_between_operators", exploded("posexplode(array(k, upper(k))) as (n, e)")),
     Case("event_time_as_a_key", lambda t: t.marked().groupBy("ts", "k").agg(F.sum("v"), F.max("x"))),
     Case("window_in_cube", lambda t: t.marked().cube(F.window("ts", "20 seconds"), "k").count(), "update"),
     Case(
@@ -412,6 +423,27 @@ WATERMARKS_AND_WINDOWS = [
     ),
 ]
 
+EXPLODED = [
+    Case(f"{name}_between_operators", exploded(generator))
+    for name, generator in (
+        ("explode", "explode(tags) as e"),
+        ("explode_outer", "explode_outer(tags) as e"),
+        ("posexplode", "posexplode(array(k, upper(k))) as (n, e)"),
+        ("inline", "inline(array(named_struct('d', k, 'e', v % 3))) as (d, e)"),
+    )
+] + [
+    Case(
+        "exploded_results",
+        lambda t: (
+            t.marked()
+            .where("k is not null")
+            .groupBy(F.window("ts", "1 minute"), "k")
+            .agg(F.sum("v").alias("s"))
+            .selectExpr("window", "explode(map(k, s, 'z', -s)) as (name, total)")
+        ),
+    ),
+]
+
 AGGREGATES = [
     Case(
         "counts_of_several_columns",
@@ -478,4 +510,4 @@ GROUPED_BY_TIME = [
     ),
 ]
 
-ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *AGGREGATES, *GROUPED_BY_TIME]
+ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *AGGREGATES, *EXPLODED, *GROUPED_BY_TIME]

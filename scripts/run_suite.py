@@ -158,15 +158,15 @@ CHECK = (
 )
 PARTS = (
     *CHECK,
-    Part("unit", 700, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
+    Part("unit", 1300, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
     Part("keyed, compiled", 50, paths=KEYED, environment=(*HALF, ("STATEBED_COMPILED", "always"))),
-    Part("crash", 120, paths=("tests/simulation",), environment=HALF),
-    Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
+    Part("crash", 180, paths=("tests/simulation",), environment=HALF),
+    Part("mutants", 160, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
     Part("s3", 30, paths=("tests/s3",)),
-    Part("conformance", 150, paths=("tests/conformance",)),
+    Part("conformance", 160, paths=("tests/conformance",)),
     Part(
         "spark",
-        1200,
+        1700,
         paths=("tests/spark",),
         chunks=2,
         marks=f"not cluster and {NOT_LONG}",
@@ -175,7 +175,7 @@ PARTS = (
     ),
     Part(
         "kafka",
-        250,
+        280,
         paths=("tests/kafka",),
         java=True,
         small_batches=True,
@@ -184,7 +184,7 @@ PARTS = (
     Part("cluster", 300, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
     Part(
         "browser",
-        150,
+        110,
         paths=("tests/browser",),
         marks=f"not alone and {NOT_LONG}",
         java=True,
@@ -192,7 +192,7 @@ PARTS = (
         tools=(FIND_CHROMIUM,),
     ),
     Part("browser alone", 10, paths=("tests/browser",), marks="alone", alone=True, tools=(FIND_CHROMIUM,)),
-    Part("docs", 300, paths=("tests/docs",), java=True, small_batches=True),
+    Part("docs", 250, paths=("tests/docs",), java=True, small_batches=True),
     Part("docs site", 60, command=("make", "-s", "docs")),
 )
 """Everything that `make test` runs."""

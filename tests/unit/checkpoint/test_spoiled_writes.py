@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from unit.checkpoint.place import JOB, Place
 
-from statebed.checkpoint import CheckpointLog
+from statebed.checkpoint import CheckpointLog, Run
 from statebed.errors import CorruptRecordError, LostWriteError, OutcomeUnknownError, StatebedError
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
 from statebed.state import TableManager, TaskInfo, global_table_config
@@ -68,3 +69,24 @@ def test_p1_a_record_that_is_lost_once_is_put_again(place: Place) -> None:
     record = place.commit(run)
     assert CheckpointLog(place.store, JOB).read(2).nonce == record.nonce
     assert place.store.get(names.record(2)) == seal(record)
+
+
+@pytest.mark.parametrize("fault", SPOILS)
+def test_p1_a_savepoint_that_the_store_spoils_is_not_granted(place: Place, fault: Fault) -> None:
+    """A savepoint is a copy of a record, which may be all that is left of its epoch."""
+
+    def spoils(operation: Operation) -> Fault | None:
+        return fault if operation.verb.writes and "/savepoint-" in operation.path else None
+
+    run = place.open(through=FaultStore(place.disk, spoils))
+    place.commit(run)
+    request = pb.Request(request_id="r", savepoint=pb.SavepointRequest(name="monday"))
+    place.store.put_if_absent(names.request("r"), seal(request))
+    with pytest.raises(LostWriteError):
+        served_and_committed(place, run)
+    assert not place.open().head.pins
+
+
+def served_and_committed(place: Place, run: Run) -> None:
+    run.serve_requests()
+    place.commit(run)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import statebed as sb
@@ -246,6 +247,21 @@ def test_p4_a_window_that_closes_holds_a_part_of_its_values(monkeypatch: pytest.
         assert (row["values"], row["middle"], row["often"]) == (8 * count, 8 * count / 2 - 0.5, 0)
         assert row["all"] == sum(range(8 * count))
         assert max(merged) < 16 * count, "less than the values of one epoch"
+
+
+def test_p4_compaction_keeps_the_lists_of_a_window_short() -> None:
+    flow = flow_of(WINDOWS["tumbling"], {"values": f.count_distinct("v")}, keys=("k",), changelog=False)
+    count, epochs = 5_000, 12
+    with testing.run(flow, memory=64 << 20) as run:
+        run.watermark(0)
+        for epoch in range(epochs):
+            values = range(epoch * count, (epoch + 1) * count)
+            run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": 0.5, "t": "", "ts": v % SPAN} for v in values])
+        run.compact()
+        partials = run.state("result", "partials")
+    lists = [column for column in partials.columns if pa.types.is_list(column.type)]
+    longest = max(pc.max(pc.list_value_length(column)).as_py() for column in lists)
+    assert count < longest <= epochs * count / 2, "some were merged, and not all into one list"
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------

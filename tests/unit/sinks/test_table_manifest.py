@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.sinks.tables import new_path, publication, rows, sealed, sink
 
-from statebed.errors import CorruptObjectError, FencedError
+from statebed.errors import CorruptObjectError, FencedError, LostWriteError
 from statebed.protocol import SinkPosition
 from statebed.sinks import read_table, table_files
 from statebed.sinks.manifest import Manifest, page_tree, table_state
@@ -286,3 +286,35 @@ def check_history(steps: list[tuple[str, int]]) -> None:
         assert [file.epoch for file in table._manifest.files(table._manifest.refresh())] == sorted(set(expected))
     assert rows(path) == expected
     assert len(table_files(path)) == len(set(expected))
+
+
+def test_an_entry_with_another_content_than_its_checksum_is_refused() -> None:
+    """A later epoch in the newest entry, which lists no file, would let the sink skip the epochs up to it."""
+    path = new_path()
+    table = sink(path)
+    table.open(1)
+    for epoch in (2, 3, 4):
+        table.publish(publication(1, epoch, epoch))
+    sink(path).open(5)
+    store = get_storage_provider(path)
+    newest = max(name for name in manifest_objects(store) if name.endswith(".json"))
+    data = store.get(newest)
+    assert data.count(b'"epoch":4') == 1
+    store.put(newest, data.replace(b'"epoch":4', b'"epoch":6'))
+    for look in (sink(path).peek, lambda: sink(path).open(6), lambda: rows(path)):
+        with pytest.raises(CorruptObjectError, match="checksum of entry"):
+            look()
+
+
+@pytest.mark.parametrize("fault", [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING])
+def test_p1_a_file_that_the_store_spoils_is_not_published(fault: Fault) -> None:
+    path = new_path()
+    table = sink(path)
+    table.open(1)
+    table.publish(publication(1, 2, 20))
+    spoiled = FaultStore(table._store, lambda o: fault if o.verb.writes and o.path.endswith(".parquet") else None)
+    table._store = spoiled
+    with pytest.raises(LostWriteError):
+        table.publish(publication(1, 3, 30))
+    assert rows(path) == [20]
+    assert sink(path).peek() == SinkPosition(run=1, epoch=2)

@@ -141,7 +141,9 @@ class SubtaskWorld:
             found = {}
             for name, config in self.operator.tables.items():
                 if config.WhichOneof("kind") == "keyed":
-                    pieces = list(manager.get_keyed(name).scan())
+                    view = manager.get_keyed(name)
+                    keys, values = view.table.key_schema, view.table.value_schema
+                    pieces = list(view.scan()) or [pa.schema([*keys, *values]).empty_table()]
                 else:
                     state = manager.get_time_keyed(name)._state
                     rows = state.snapshot(lambda live: live.files).in_order()

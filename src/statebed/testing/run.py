@@ -138,7 +138,8 @@ class TestRun:
         self._cluster = cluster
         self._tiers = tiers
         self._now_us = 0
-        self._produced: dict[Edge, list[pa.Table]] = {}
+        self._produced: dict[Edge, list[tuple[int, pa.Table]]] = {}
+        self._epochs = 0
         self._said = False
         self.counts: Counter[tuple[str, str]] = Counter()
         """Counts by operator and kind: rows_in, rows_late, and those of the operator itself."""
@@ -202,7 +203,7 @@ class TestRun:
         """Return all rows of a stream, by the name of its source or operator; for a changelog the net rows."""
         edge = self._edge(name, side)
         output = self._graph.output(edge)
-        rows = pa.concat_tables([output.schema.empty_table(), *self._produced.get(edge, [])])
+        rows = pa.concat_tables([output.schema.empty_table(), *(rows for _, rows in self._produced.get(edge, []))])
         if output.changes is Changes.CHANGELOG:
             rows = _expanded(consolidated(rows))
         return rows.select(output.columns.names)
@@ -212,17 +213,27 @@ class TestRun:
         rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
         return rows
 
+    def discard_rows(self) -> None:
+        """Discard the rows of all streams so far, which a run keeps in memory so that `output` can return them.
+
+        A long test that calls this after each epoch holds no more than its state.
+        """
+        self._produced.clear()
+
     def late(self, name: str) -> list[dict[str, Any]]:
         """Return the late rows of an operator."""
         return self.output(name, side="late")
 
     def changes(self, name: str, *, side: str = "") -> pa.Table:
-        """Return all rows as they were emitted, with `_time`, the epoch and, in a changelog, `_weight`."""
+        """Return all rows as they were emitted, with `_time`, the epoch and, in a changelog, `_weight`.
+
+        Epochs are counted from 0, the first one of this run.
+        """
         edge = self._edge(name, side)
         schema = self._graph.output(edge).schema
         pieces = [
             piece.append_column("epoch", from_numpy(np.full(piece.num_rows, number), pa.int64()))
-            for number, piece in enumerate(self._produced.get(edge, []))
+            for number, piece in self._produced.get(edge, [])
         ]
         empty = schema.append(pa.field("epoch", pa.int64())).empty_table()
         return pa.concat_tables([empty, *pieces])
@@ -280,7 +291,8 @@ class TestRun:
 
     def _keep(self, result: EpochResult) -> None:
         for edge, rows in result.outputs.items():
-            self._produced.setdefault(edge, []).append(rows)
+            self._produced.setdefault(edge, []).append((self._epochs, rows))
+        self._epochs += 1
         for operator, step in result.results.items():
             numbers = {"rows_in": step.rows_in, "rows_late": step.rows_late, **step.counts}
             for kind, number in numbers.items():

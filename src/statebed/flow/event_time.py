@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.steps import EXACT, Explode, Lag, Select, Where
+from statebed.flow.table_steps import TableJoin
 from statebed.operators import Window, WindowAggregate
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.forward import Forward
@@ -101,6 +102,9 @@ def _of_step(node: StepNode, before: Lags) -> Lags:
         return {name: before[column] for name, column in plain.items() if column is not None and column in before}
     if isinstance(step, Explode):
         return {name: lag for name, lag in before.items() if name not in step.names}
+    if isinstance(step, TableJoin):
+        shown = step.pairs.names[JoinSide.LEFT] if step.how.gives_pairs else {}
+        return {shown.get(name, name): lag for name, lag in before.items()}
     event_time = getattr(step, "event_time", None)
     return {} if event_time is None else {event_time: EXACT}
 

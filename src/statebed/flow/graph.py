@@ -15,6 +15,7 @@ from statebed.errors import InputError
 from statebed.expressions.user_functions import UserFunction, named_function
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.flow.steps import Feed, Step
+from statebed.flow.table_steps import EpochTable
 from statebed.format.names import check_name
 from statebed.format.stream_schema import Changes, Output
 from statebed.operators.operator import MAIN, Operator
@@ -104,6 +105,8 @@ class Graph:
     """Digests of the plans of Spark that sources of queries read, by the names of the sources."""
     functions: dict[str, UserFunction] = field(default_factory=dict)
     """Functions of the user that expressions can call, by name in lower case."""
+    tables: list[EpochTable] = field(default_factory=list)
+    """Tables that steps join rows with, loaded before each epoch."""
 
     def register_function(
         self, name: str, function: Callable[..., Any], returns: str | pa.DataType | None

@@ -183,7 +183,7 @@ class Stream(SparkNames):
                 where=bound.where,
                 fix=f'compare it with something: where("{bound.text} > 0")',
             )
-        return self._step(Where(bound, self.output.columns))
+        return self.add_step(Where(bound, self.output.columns))
 
     def select(self, *columns: ColumnLike) -> Self:
         """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays.
@@ -208,7 +208,7 @@ class Stream(SparkNames):
         # Names that no column has, until the last select gives those of the user.
         own = tuple(f"exploded {number}" for number in range(len(step.names)))
         renamed = [f"{quoted(name)} as {quoted(shown)}" for name, shown in zip(own, step.names, strict=True)]
-        return self._step(replace(step, names=own)).select(*named[:place], *renamed, *named[place + 1 :])
+        return self.add_step(replace(step, names=own)).select(*named[:place], *renamed, *named[place + 1 :])
 
     def explode(
         self,
@@ -233,7 +233,7 @@ class Stream(SparkNames):
         generator = Generator(bound.text, all_names, outer, position is not None, inline)
         step = explode_step(bound, self.output.columns, generator)
         check_user_columns(step.columns.names, where=bound.where)
-        return self._step(step)
+        return self.add_step(step)
 
     def with_columns(self, **columns: ColumnLike) -> Self:
         """Add columns, or replace those with the same name."""
@@ -257,7 +257,7 @@ class Stream(SparkNames):
             )
         columns = schema_of(schema, where=where)
         check_user_columns(columns.names, where=where)
-        return self._step(batch_step(function, columns, name))
+        return self.add_step(batch_step(function, columns, name))
 
     def union(self, *others: "Stream") -> Self:
         """Combine the rows of several streams with the same columns into one stream.
@@ -496,9 +496,10 @@ class Stream(SparkNames):
     def selected(self, values: Sequence[tuple[str, Expression]]) -> Self:
         """Return the stream with these columns: names and bound expressions."""
         check_user_columns([name for name, _ in values], where=f"columns {', '.join(self.columns)}")
-        return self._step(Select(tuple(values)))
+        return self.add_step(Select(tuple(values)))
 
-    def _step(self, step: Step) -> Self:
+    def add_step(self, step: Step) -> Self:
+        """Add a row-wise step that reads this stream."""
         return self._added(StepNode(step, (self.edge,), self.output.changes))
 
     def _added(self, node: Node) -> Self:

@@ -1,6 +1,6 @@
 """Join conditions: which expressions are equal, how far apart the times of a pair are, and the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from statebed.spark.analysed.expression_text import UntranslatableError, interval_us
@@ -72,6 +72,16 @@ def conditions_of(
                     continue
         conditions.rest.append(conjunct)
     return conditions
+
+
+def check_collations(equal: Iterable[tuple[Expr, Expr]]) -> None:
+    """Raise UntranslatableError for keys of a join that are equal although their bytes differ."""
+    for key in (side for pair in equal for side in pair):
+        if "collate" in str(key.type_json):
+            raise UntranslatableError(
+                f"{key.sql} is compared by a collation; operators compare texts by their bytes",
+                "join by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+            )
 
 
 def _comparisons(e: Expr) -> list[_Comparison]:

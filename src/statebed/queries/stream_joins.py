@@ -12,9 +12,10 @@ from statebed.flow.spark_clock import MILLISECOND_US
 from statebed.format.stream_schema import Changes
 from statebed.operators.joins.interval import MAX_BOUND_US
 from statebed.queries.broadcast_joins import is_lookup, lookup_join
-from statebed.queries.conditions import JoinConditions, conditions_of
+from statebed.queries.conditions import JoinConditions, check_collations, conditions_of
 from statebed.queries.relation import Relation
 from statebed.queries.row_steps import filter_rows
+from statebed.queries.table_joins import join_with_table
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
@@ -47,9 +48,9 @@ def _joins_streams(node: PlanNode) -> bool:
 
 
 def join(query: "Translation", node: PlanNode, *, where: Expr | None = None) -> Relation:
-    """Join two streams, or a stream with a table, which stays Spark's. `where` is a condition if the node has none."""
+    """Join two streams, or a stream with a table. `where` is a condition if the node has none."""
     if not all(child.is_streaming for child in node.children):
-        return _with_table(query, node)
+        return join_with_table(query, node, _kind(node))
     is_read = query.depth > 0
     left, right = (query.operand(child) for child in node.children)
     how = _kind(node)
@@ -106,19 +107,6 @@ def _kind(node: PlanNode) -> str:
     return KINDS[name]
 
 
-def _with_table(query: "Translation", node: PlanNode) -> Relation:
-    """Join a stream with a table: in the head, or on the way to the sink. Each row of the stream is joined once."""
-    stream_is_left = node.children[0].is_streaming
-    how = _kind(node)
-    allowed = {"inner", "left", "semi", "anti"} if stream_is_left else {"inner", "right"}
-    if how not in allowed:
-        raise UntranslatableError(
-            f"a {how} join keeps rows of the table without a partner, which a stream never knows for sure",
-            "put the stream on the side whose rows are kept, or use an inner join",
-        )
-    return query.spark_step(node)
-
-
 @dataclass(frozen=True)
 class _Join:
     query: "Translation"
@@ -132,12 +120,7 @@ class _Join:
 
     def result(self) -> Relation:
         query, equal = self.query, self.conditions.equal
-        for side in (key for pair in equal for key in pair):
-            if "collate" in str(side.type_json):
-                raise UntranslatableError(
-                    f"{side.sql} is compared by a collation; operators compare texts by their bytes",
-                    "join by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
-                )
+        check_collations(equal)
         names = [f"join_key_{place}" for place in range(len(equal))]
         window = self._pending_window(names)
         left = self._side(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window, ())

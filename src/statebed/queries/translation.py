@@ -21,7 +21,7 @@ from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
 from statebed.queries.relation import Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
-from statebed.spark.analysed.plan_tree import Expr, PlanNode, analysed_plan
+from statebed.spark.analysed.plan_tree import Expr, PlanNode, analysed_plan, plan_of
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
 from statebed.spark.plan.source_frames import WATERMARK_KEY
@@ -116,7 +116,7 @@ class Translation:
             if not self.options.whole_table or node.kind not in ALLOWED_OVER_TABLES:
                 raise refusal(node, *NEVER[node.kind])
             return self.spark_step(node)
-        if not node.is_streaming:
+        if not node.is_streaming and node.kind != "CTERelationRef":
             return self.spark_step(node)
         step = _STEPS.get(node.kind)
         try:
@@ -144,15 +144,26 @@ class Translation:
 
     def spark_step(self, node: PlanNode) -> Relation:
         """Return the rows of a step that only Spark knows: part of the head or of the tail."""
-        children = [self.visit(child) for child in node.children]
+        return self.spark_step_over(node, [self.visit(child) for child in node.children])
+
+    def spark_step_over(self, node: PlanNode, children: Sequence[Relation]) -> Relation:
+        """Return the rows of a step that only Spark knows, over the rows of its inputs."""
         behind = [child for child in children if not child.is_head]
         if behind:
             if sum(child.is_streaming for child in node.children) > 1:
                 raise UntranslatableError("it combines results of operators in a way that only Spark knows")
-            return self.in_tail(node, behind[0], "only Spark knows this step")
+            return self.in_tail(self._with_tables(node, children), behind[0], "only Spark knows this step")
         for child in children:
             child.check_ready("this step")
         return self.head_of(node, children)
+
+    def _with_tables(self, node: PlanNode, children: Sequence[Relation]) -> PlanNode:
+        """Return a step of the tail with the plans of its tables, which may be sub-queries of a WITH clause."""
+        pairs = list(zip(children, node.children, strict=True))
+        if all(original.is_streaming or child.plan is original.handle for child, original in pairs):
+            return node
+        plans = [original.handle if original.is_streaming else child.plan for child, original in pairs]
+        return plan_of(self.catalyst.with_children(node.handle, plans))
 
     def head_of(self, node: PlanNode, children: Sequence[Relation]) -> Relation:
         """Return a step of the head with the plan that its inputs have."""

@@ -444,6 +444,60 @@ EXPLODED = [
     ),
 ]
 
+
+def with_labels(*labels: str) -> Callable[[Tables], DataFrame]:
+    """A table of the keys a to c, with a label for each; keys may have several rows."""
+    rows = [("abc"[place % 3], label, place * 100) for place, label in enumerate(labels)]
+    return lambda t: t.spark.createDataFrame(rows, "k string, label string, least bigint")
+
+
+def joined_between(condition: str, how: str, keys: tuple[str, ...] = ("label",)) -> Callable[[Tables], DataFrame]:
+    """Rows of a deduplication, joined with a table whose key `c` is missing, before an aggregation."""
+
+    def build(t: Tables) -> DataFrame:
+        table = with_labels("alpha", "beta")(t).union(with_labels("gamma", "delta")(t).where("k = 'a'")).alias("d")
+        rows = t.marked().dropDuplicates(["k", "v", "ts"]).alias("r")
+        joined = rows.join(table, F.expr(condition), how)
+        return joined.groupBy(F.window("r.ts", "1 minute"), *keys).agg(F.sum("r.v"), F.count("*"))
+
+    return build
+
+
+JOINED_WITH_TABLES = [
+    Case("table_between_inner", joined_between("r.k = d.k", "inner")),
+    Case("table_between_left", joined_between("r.k = d.k and r.v > d.least", "left")),
+    Case("table_between_semi", joined_between("upper(r.k) = upper(d.k)", "left_semi", ("k",))),
+    Case("table_between_anti", joined_between("r.k = d.k and length(d.label) > 4", "left_anti", ("k",))),
+    Case("table_between_null_safe", joined_between("r.k <=> d.k or r.v < d.least", "inner")),
+    Case(
+        "table_first_between",
+        lambda t: (
+            with_labels("alpha", "beta")(t)
+            .join(t.marked().groupBy(F.window("ts", "30 seconds"), "k").agg(F.sum("v").alias("s")), "k", "right")
+            .groupBy(F.window(F.window_time("window"), "1 minute"), "label")
+            .agg(F.sum("s"), F.max("least"))
+        ),
+    ),
+    sql(
+        "table_of_with_in_the_head",
+        "WITH d AS (SELECT k, upper(label) AS label FROM dim) "
+        "SELECT label, count(*) AS c FROM a JOIN d USING (k) GROUP BY label",
+        "update",
+    ),
+    sql(
+        "table_of_with_in_the_tail",
+        "WITH d AS (SELECT k, upper(label) AS label FROM dim) "
+        "SELECT label, k, c FROM (SELECT k, count(*) AS c FROM a GROUP BY window(ts, '1 minute'), k) JOIN d USING (k)",
+    ),
+    sql(
+        "table_between_in_sql",
+        "WITH d AS (SELECT k, upper(label) AS label FROM dim), "
+        "s AS (SELECT window, k, sum(v) AS s FROM a GROUP BY window(ts, '30 seconds'), k) "
+        "SELECT window(window_time(window), '1 minute') AS w, label, sum(s) AS total FROM s JOIN d USING (k) "
+        "GROUP BY window(window_time(window), '1 minute'), label",
+    ),
+]
+
 AGGREGATES = [
     Case(
         "counts_of_several_columns",
@@ -510,4 +564,14 @@ GROUPED_BY_TIME = [
     ),
 ]
 
-ALL = [*CORE, *WINDOWS, *SHAPES, *JOINS, *WATERMARKS_AND_WINDOWS, *AGGREGATES, *EXPLODED, *GROUPED_BY_TIME]
+ALL = [
+    *CORE,
+    *WINDOWS,
+    *SHAPES,
+    *JOINS,
+    *WATERMARKS_AND_WINDOWS,
+    *AGGREGATES,
+    *EXPLODED,
+    *JOINED_WITH_TABLES,
+    *GROUPED_BY_TIME,
+]

@@ -205,6 +205,12 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "it stands between two stateful steps",
         "before the first stateful step",
     ),
+    "table_between_a_changelog_and_a_step": (
+        lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s")).join(t.dim(), "k").groupBy("label").agg(F.max("s")),
+        None,
+        "join cannot run on statebed: the rows before it are a changelog",
+        "before the first stateful step",
+    ),
     "watermark_behind": (
         lambda t: _windows(t).withColumn("t", F.window_time("window")).select("t", "s").withWatermark("t", "1 second"),
         None,

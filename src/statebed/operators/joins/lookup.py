@@ -107,30 +107,15 @@ class LookupJoin(OperatorBase):
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - to it no row is late
         where = operator_label(self)
         table = self.table.update(tables, batches[1], where=where)
-        index = PairRule(self.columns, condition=self.condition).index(_numbered(JoinSide.RIGHT, table))
+        index = PairRule(self.columns, condition=self.condition).index(unnumbered(JoinSide.RIGHT, table))
         results, count = [self.outputs[MAIN].schema.empty_table()], 0
         for batch in batches[0]:
             rows = gathered([batch], self.inputs[0], where=where).drop_columns([KEY_HASH])
-            results += self._matched(index, _numbered(JoinSide.LEFT, rows))
+            for result, places in matched(self.columns, index, unnumbered(JoinSide.LEFT, rows)):
+                times = one_chunk(rows[TIME]).take(from_numpy(places, pa.int64()))
+                results.append(result.append_column(self.outputs[MAIN].schema.field(TIME), times))
             count += rows.num_rows
         return StepResult({MAIN: in_total_order(pa.concat_tables(results))}, rows_in=count)
-
-    def _matched(self, index: IndexedSide, rows: SideRows) -> Iterator[pa.Table]:
-        """Yield the results for some rows."""
-        matched: Flags = np.zeros(len(rows), dtype=np.bool_)
-        for pairs, at in index.pairs(rows):
-            matched[at] = True
-            if self.how.gives_pairs:
-                result = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at)
-                yield self._timed(result, rows.table, at)
-        if self.how is JoinKind.INNER:
-            return
-        alone = np.flatnonzero(matched if self.how is JoinKind.SEMI else ~matched)
-        yield self._timed(self.columns.alone(JoinSide.LEFT, rows.table, alone), rows.table, alone)
-
-    def _timed(self, results: pa.Table, rows: pa.Table, at: Integers) -> pa.Table:
-        times = one_chunk(rows[TIME]).take(from_numpy(at, pa.int64()))
-        return results.append_column(self.outputs[MAIN].schema.field(TIME), times)
 
 
 def lookup_columns(
@@ -140,6 +125,19 @@ def lookup_columns(
     return JoinColumns(replace(left, name="left"), Input("table", table.columns, on), how, suffixes)
 
 
-def _numbered(side: JoinSide, rows: pa.Table) -> SideRows:
+def matched(columns: JoinColumns, index: IndexedSide, rows: SideRows) -> Iterator[tuple[pa.Table, Integers]]:
+    """Yield the results for some rows of the stream, and for each result the place of its row."""
+    has_match: Flags = np.zeros(len(rows), dtype=np.bool_)
+    for pairs, places in index.pairs(rows):
+        has_match[places] = True
+        if columns.how.gives_pairs:
+            yield columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at), places
+    if columns.how is JoinKind.INNER:
+        return
+    alone = np.flatnonzero(has_match if columns.how is JoinKind.SEMI else ~has_match)
+    yield columns.alone(JoinSide.LEFT, rows.table, alone), alone
+
+
+def unnumbered(side: JoinSide, rows: pa.Table) -> SideRows:
     """Return rows of one side; a lookup does not compare numbers, so all have the same."""
     return SideRows(side, rows, np.zeros(rows.num_rows, dtype=np.int64))

@@ -310,6 +310,8 @@ class Controller:
             clocks = self._operator_clocks(sources, epoch_time_us=epoch_log.started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         edits = self._compaction.before_epoch(self._run.next_epoch)
+        for table in plan.graph.tables:
+            table.refresh()
         levels = stages(plan, head, self._run.next_epoch, clocks, edits, meter=meter)
         if batch is None:
             fed = self._feeding.of_nothing(session)

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebed.format.digest import digest
 from statebed.spark.analysed.plan_tree import Handle
+from statebed.spark.plan.source_plan import analysed_handle
 
 _SEPARATOR = "\x01"
 _ATTRIBUTE = re.compile(r"(?P<name>.*)#(?P<id>\d+)L?(-T\d+ms)?", re.DOTALL)
@@ -58,8 +59,7 @@ class Catalyst:
 
     def digest(self, frame: DataFrame) -> str:
         """Return a digest of the plan of a frame, the same in every start."""
-        text = frame._jdf.queryExecution().analyzed().toString()  # noqa: SLF001 - PySpark has no method for it
-        return digest(_NUMBERS.sub("", text).encode())
+        return digest(_NUMBERS.sub("", analysed_handle(frame).toString()).encode())
 
     def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
         """Return the rows of a plan as a DataFrame."""

@@ -9,6 +9,7 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.relation import Relation
+from statebed.spark.plan.source_plan import analysed_handle
 
 
 def tail_function(
@@ -23,7 +24,7 @@ def tail_function(
         for number, window in relation.windows.items():
             ends = F.col(quoted(window.start)).alias("start"), F.col(quoted(window.end)).alias("end")
             rows = rows.withColumn(f"window_{number}", F.struct(*ends))
-        plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+        plan = analysed_handle(rows)
         there = outputs(plan)
         expressions = []
         for number, attribute in attributes.items():

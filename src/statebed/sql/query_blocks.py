@@ -103,8 +103,9 @@ def _name_comments(source: SqlText, tokens: Sequence[SqlToken], place: int) -> l
 
 def _label(source: SqlText, tokens: Sequence[SqlToken], opening: int, closing: int) -> str | None:
     """Return the name of a CTE before the parenthesis, or the alias after it."""
-    if opening >= 2 and tokens[opening - 1].is_word("AS") and tokens[opening - 2].is_name:  # noqa: PLR2004 - name AS
-        return _name(source, tokens[opening - 2])
+    match tokens[:opening]:
+        case [*_, name, word] if name.is_name and word.is_word("AS"):
+            return _name(source, name)
     after = closing + 1
     if after < len(tokens) and tokens[after].is_word("AS"):
         after += 1

@@ -171,14 +171,13 @@ def _epoch_argument(tokens: Sequence[SqlToken], place: int) -> int | None:
     """Return the place of the time in `extract(epoch FROM ts)` or `date_part('epoch', ts)`, which Spark does not have;
     None if it is another call.
     """
-    call = tokens[place : place + 4]
-    if len(call) < 4:  # noqa: PLR2004 - name, parenthesis, field, FROM or comma
-        return None
-    name, _, field_name, separator = call
-    is_extract = name.is_word("EXTRACT") and field_name.is_word("EPOCH") and separator.is_word("FROM")
-    is_epoch = field_name.kind is SqlTokenKind.STRING and field_name.value.lower() == "epoch"
-    is_part = name.is_word("DATE_PART") and is_epoch and separator.is_symbol(",")
-    return place + 4 if is_extract or is_part else None
+    match tokens[place : place + 4]:
+        case [name, _, field_name, separator]:
+            is_extract = name.is_word("EXTRACT") and field_name.is_word("EPOCH") and separator.is_word("FROM")
+            is_epoch = field_name.kind is SqlTokenKind.STRING and field_name.value.lower() == "epoch"
+            is_part = name.is_word("DATE_PART") and is_epoch and separator.is_symbol(",")
+            return place + 4 if is_extract or is_part else None
+    return None
 
 
 def _called(tokens: Sequence[SqlToken], place: int) -> bool:

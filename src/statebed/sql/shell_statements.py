@@ -229,12 +229,11 @@ def _reset(cursor: TokenCursor) -> ResetOption:
 
 def without_limit(query: QueryText) -> tuple[QueryText, int | None]:
     """Return a query without the LIMIT at its end, and that number; None if it has none."""
-    tokens = query.tokens
-    if len(tokens) > 2 and tokens[-2].is_word("LIMIT") and tokens[-1].kind is SqlTokenKind.NUMBER:  # noqa: PLR2004 - LIMIT n
-        text = tokens[-1].value
-        if text.isdigit() and _depth(tokens) == 0:
-            kept = tokens[:-2]
-            return QueryText(kept, kept[0].span.to(kept[-1].span)), int(text)
+    match query.tokens:
+        case (_, *_, word, number) if word.is_word("LIMIT") and number.kind is SqlTokenKind.NUMBER:
+            if number.value.isdigit() and _depth(query.tokens) == 0:
+                kept = query.tokens[:-2]
+                return QueryText(kept, kept[0].span.to(kept[-1].span)), int(number.value)
     return query, None
 
 

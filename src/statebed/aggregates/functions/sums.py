@@ -31,7 +31,8 @@ def _mean(request: AccumulatorRequest) -> Accumulator | None:
         return None
     kind = pa.float64()
     if isinstance(total, DecimalSum):
-        # If there are too many digits, Spark keeps those before the point and drops some after it.
+        # With too many digits, some after the point are dropped. Spark drops some before it, where they would be
+        # missed, so queries from Spark refuse an average of such decimals.
         precision, scale = request.kinds[0].precision + MORE_DIGITS, request.kinds[0].scale + MORE_DIGITS
         excess = precision - min(precision, MAX_PRECISION)
         kind = pa.decimal128(precision - excess, scale - excess)

@@ -16,6 +16,7 @@ from statebed.queries.translation import Options, Translation
 from statebed.spark.analysed.plan_tree import PlanNode
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
+from statebed.spark.plan.source_plan import analysed_handle
 from statebed.sql.query_blocks import block_at
 from statebed.sql.query_rewriter import SparkQuery
 from statebed.sql.source_text import SqlSpan
@@ -135,8 +136,7 @@ class TextTranslation(Translation):
 
     def _registered(self, frame: DataFrame) -> str | None:
         """Return the table that a frame reads, if it reads a single one."""
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
-        leaves = plan.collectLeaves()
+        leaves = analysed_handle(frame).collectLeaves()
         streams = [leaves.apply(place) for place in range(leaves.size()) if leaves.apply(place).isStreaming()]
         names = {self._leaves.get(frozenset(outputs(entry))) for entry in streams}
         return names.pop() if len(names) == 1 else None

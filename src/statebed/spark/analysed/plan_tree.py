@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame
 
+from statebed.spark.plan.source_plan import analysed_handle
+
 Handle: TypeAlias = Any
 """An object of the JVM."""
 Json: TypeAlias = Any
@@ -211,8 +213,7 @@ class PlanNode:
 
 def analysed_plan(df: DataFrame) -> PlanNode:
     """Read the analysed plan of a DataFrame."""
-    handle = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
-    return plan_of(handle)
+    return plan_of(analysed_handle(df))
 
 
 def plan_of(handle: Handle) -> PlanNode:

@@ -50,8 +50,8 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
 
     `columns` is `df` with the keys and the inputs of the aggregates, which must not produce several rows from one.
     """
-    plan = _analysed(columns)
-    if _generators(plan) > _generators(_analysed(df)):
+    plan = analysed_handle(columns)
+    if _generators(plan) > _generators(analysed_handle(df)):
         raise InputError(
             "a key or an input of an aggregate produces several rows from one (such as explode)",
             where=where,
@@ -76,7 +76,7 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
 
 def stream_leaves(df: DataFrame) -> list[Any]:
     """Return the nodes of Spark's plan that read streams, in the order of Spark's query."""
-    return [node for node in _nodes(_analysed(df)) if node.isStreaming() and not _children(node)]
+    return [node for node in _nodes(analysed_handle(df)) if node.isStreaming() and not _children(node)]
 
 
 def streams_of(df: DataFrame) -> list[int]:
@@ -101,12 +101,12 @@ def most_watermarks(df: DataFrame) -> int:
         own = str(node.nodeName()) == "EventTimeWatermark"
         return own + max((passed(child) for child in _children(node)), default=0)
 
-    return passed(_analysed(df))
+    return passed(analysed_handle(df))
 
 
 def stays_in_place(df: DataFrame) -> bool:
     """Return whether no step moves rows between tasks; an unknown step might."""
-    return all(str(node.nodeName()) in _IN_PLACE for node in _nodes(_analysed(df)))
+    return all(str(node.nodeName()) in _IN_PLACE for node in _nodes(analysed_handle(df)))
 
 
 def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
@@ -118,7 +118,8 @@ def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
         raise input_error(error, df, where=where) from error
 
 
-def _analysed(df: DataFrame) -> Any:
+def analysed_handle(df: DataFrame) -> Any:
+    """Return the analysed plan of a DataFrame in the JVM."""
     return df._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
 
 

@@ -150,6 +150,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: stream(r).with_columns(_Time="ts").group_by("driver", MINUTE).agg(n=sb.count()),
         "'_Time' is reserved",
     ),
+    "a source with a column named like weights": (
+        lambda r: sb.Job("rides", state=r.state).source(r.frame().withColumn("_weight", F.lit(1))),
+        "'_weight' is reserved",
+    ),
     "a key named like an input": (
         lambda r: stream(r).group_by(F.col("driver").alias("_A0"), MINUTE).agg(n=sb.sum("cents")),
         "'_A0' is reserved",

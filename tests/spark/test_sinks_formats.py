@@ -204,6 +204,8 @@ def test_what_a_function_makes_goes_into_tables_once(make: Any, tmp_path: Path) 
         make("memory", CHANGES, transform=lambda df: df.select("k"))
     with pytest.raises(InputError, match="must list columns of the stream"):
         make("sqlite", path=str(tmp_path / "x.db"), table="t", key="n", transform=lambda df: df.select("k"))
+    with pytest.raises(InputError, match="returns a column '_weight', which is reserved"):
+        make("memory", transform=lambda df: df.selectExpr("k", "1 as _weight"))
 
 
 def test_memory_is_a_view_of_all_rows(make: Any, spark: SparkSession) -> None:

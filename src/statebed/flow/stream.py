@@ -33,8 +33,7 @@ from statebed.flow.keys import OrderTerms, keyed_columns, known, ordered_by, quo
 from statebed.flow.spark_names import SparkNames, line_of
 from statebed.flow.steps import Expression, Feed, Select, Step, TimeColumn, Value, Where
 from statebed.format.names import check_name
-from statebed.format.schema import check_user_columns
-from statebed.format.stream_schema import Changes, Input, Output
+from statebed.format.stream_schema import Changes, Input, Output, check_stream_columns
 from statebed.operators import Operator, Window
 from statebed.operators.labels import operator_label, step_label
 from statebed.operators.operator import LATE, MAIN
@@ -113,7 +112,7 @@ class Flow(SparkNames):
         if _are_columns(name):
             columns, name = name, columns
         schema = schema_of(columns, where=f"source {name!r}")
-        check_user_columns(schema.names, where=f"source {name!r}")
+        check_stream_columns(schema.names, where=f"source {name!r}")
         event_time, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=f"source {name!r}")
         if event_time is not None and (
             event_time not in schema.names or not pa.types.is_timestamp(schema.field(event_time).type)
@@ -232,7 +231,7 @@ class Stream(SparkNames):
         all_names = element_names if position is None else (position, *element_names)
         generator = Generator(bound.text, all_names, outer, position is not None, inline)
         step = explode_step(bound, self.output.columns, generator)
-        check_user_columns(step.columns.names, where=bound.where)
+        check_stream_columns(step.columns.names, where=bound.where)
         return self.add_step(step)
 
     def with_columns(self, **columns: ColumnLike) -> Self:
@@ -256,7 +255,7 @@ class Stream(SparkNames):
                 "the columns of the result are missing", where=where, fix="write transform(f, schema='total double')"
             )
         columns = schema_of(schema, where=where)
-        check_user_columns(columns.names, where=where)
+        check_stream_columns(columns.names, where=where)
         return self.add_step(batch_step(function, columns, name))
 
     def union(self, *others: "Stream") -> Self:
@@ -495,7 +494,7 @@ class Stream(SparkNames):
 
     def selected(self, values: Sequence[tuple[str, Expression]]) -> Self:
         """Return the stream with these columns: names and bound expressions."""
-        check_user_columns([name for name, _ in values], where=f"columns {', '.join(self.columns)}")
+        check_stream_columns([name for name, _ in values], where=f"columns {', '.join(self.columns)}")
         return self.add_step(Select(tuple(values)))
 
     def add_step(self, step: Step) -> Self:

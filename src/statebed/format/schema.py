@@ -8,7 +8,7 @@ Parquet files. Only top-level columns have ids; a nested type is one unit.
 Metadata other than the field id (pandas', Spark's) is not part of a schema, because it would make equal states differ.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
@@ -38,18 +38,17 @@ _FIELD_ID = b"PARQUET:field_id"
 _LIST_ITEM = "element"
 
 
-def check_user_columns(names: Iterable[str], *, where: str = "") -> None:
+def check_user_columns(names: Iterable[str], *, where: str = "", reserved: Collection[str] = RESERVED_FIELDS) -> None:
     """Raise InputError for column names that are empty, repeated, or reserved, ignoring case as SQL engines do."""
     seen: set[str] = set()
     for name in names:
         if not name:
             raise InputError("a column has an empty name", where=where, fix="name the column")
-        if name.lower() in RESERVED_FIELDS:
-            reserved = ", ".join(RESERVED_FIELDS)
+        if name.lower() in reserved:
             raise InputError(
                 f"the column name {name!r} is reserved",
                 where=where,
-                fix=f"rename the column; reserved, in any case, are {reserved}",
+                fix=f"rename the column; reserved, in any case, are {', '.join(reserved)}",
             )
         if name in seen:
             raise InputError(f"two columns are named {name!r}", where=where, fix="rename one of them")

@@ -1,6 +1,7 @@
 """Rows exchanged between operators: their columns, keys, event time and, in a changelog, their weight."""
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,10 +10,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.arrays.columns import int64_values
-from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.format.schema import KEY_HASH, RESERVED_FIELDS, TIME, TIMESTAMP, check_user_columns
 
 WEIGHT = "_weight"
 """Weight of a row in a changelog: positive counts are insertions, negative ones retractions."""
+
+
+def check_stream_columns(names: Iterable[str], *, where: str = "") -> None:
+    """Raise InputError for names that columns of a stream cannot have.
+
+    That includes `_weight` in append-only streams, too: operators and sinks would take such a column for weights.
+    """
+    check_user_columns(names, where=where, reserved=(*RESERVED_FIELDS, WEIGHT))
 
 
 class Changes(enum.Enum):

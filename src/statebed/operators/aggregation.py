@@ -16,7 +16,7 @@ from statebed.arrays.key_hash import check_key_type
 from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.schema import TIMESTAMP, check_user_columns
-from statebed.format.stream_schema import Changes, Input, Output
+from statebed.format.stream_schema import Changes, Input, Output, check_stream_columns
 from statebed.operators.input_rows import late_output
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.labels import operator_label
@@ -53,8 +53,9 @@ class Aggregation:
         names.operator_metadata(1, self.operator_id, 0, "")  # raises if the id cannot be part of an object name
         for key in self.keys:
             check_key_type(key)
-        for columns in (self.inputs[0].columns, self.outputs[MAIN].columns, self.stored_fields):
-            check_user_columns([field.name for field in columns], where=self.where)
+        for columns in (self.inputs[0].columns, self.outputs[MAIN].columns):
+            check_stream_columns(columns.names, where=self.where)
+        check_user_columns([field.name for field in self.stored_fields], where=self.where)
 
     @cached_property
     def partials(self) -> Partials:

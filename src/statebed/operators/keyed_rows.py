@@ -16,8 +16,8 @@ from statebed.arrays.grouping import Grouping, group_rows
 from statebed.arrays.key_hash import check_key_type
 from statebed.arrays.sort_order import Integers, OrderBy, sorted_by, total_keys, user_keys
 from statebed.errors import InputError
-from statebed.format.schema import KEY_HASH, TIME, check_user_columns
-from statebed.format.stream_schema import WEIGHT, Input
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.stream_schema import Input, check_stream_columns
 from statebed.operators.input_rows import AdmittedRows, admit, filtered
 from statebed.operators.time_to_live import TimeToLive, by_event_time
 
@@ -32,10 +32,7 @@ def state_keys(input_: Input) -> tuple[pa.Field, ...]:
 
 def check_input(input_: Input, *, where: str) -> None:
     """Raise InputError if an operator cannot take the columns or keys of an input."""
-    check_user_columns(input_.columns.names, where=where)
-    taken = [name for name in input_.columns.names if name.lower() == WEIGHT]
-    if taken:
-        raise InputError(f"the column name {taken[0]!r} is reserved", where=where, fix="rename the column")
+    check_stream_columns(input_.columns.names, where=where)
     missing = [name for name in input_.keys if name not in input_.columns.names]
     if missing or len(set(input_.keys)) != len(input_.keys):
         raise InputError(

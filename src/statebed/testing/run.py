@@ -210,7 +210,14 @@ class TestRun:
 
     def output(self, name: str, *, side: str = "") -> list[dict[str, Any]]:
         """Return the rows of `table` as Python values."""
-        rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
+        try:
+            rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise InputError(
+                f"a value cannot be shown as a Python object: {error}",
+                where=f"the rows of {name!r}",
+                fix=f"use table({name!r}), which returns Arrow; Python's times end with the year 9999",
+            ) from error
         return rows
 
     def discard_rows(self) -> None:

@@ -36,6 +36,22 @@ def test_conditions_that_are_boolean_or_null_are_taken() -> None:
         rows().where(condition)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Flow("shop").source("rows", "k string, _Weight bigint, ts timestamp", watermark=("ts", "0s")),
+        lambda: rows().select("k", "c as _weight"),
+        lambda: rows().with_columns(_weight="c"),
+        lambda: rows().transform(lambda batch: batch, schema="_weight bigint"),
+        lambda: rows().key_by("k", name="op").agg(_weight=sb.count()),
+        lambda: rows().group_by("c as _weight", sb.tumbling("1 minute"), name="op").agg(n=sb.count()),
+    ],
+)
+def test_a_column_that_would_be_taken_for_weights_is_refused(make: Any) -> None:
+    with pytest.raises(InputError, match=r"(?i)'_weight' is reserved\n.*\n.*rename"):
+        make()
+
+
 # ---- unions ---------------------------------------------------------------------------------------------------
 
 

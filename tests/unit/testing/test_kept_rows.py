@@ -1,8 +1,10 @@
 """A test run keeps the rows of its streams until they are discarded."""
 
 import pyarrow as pa
+import pytest
 
 import statebed as sb
+from statebed.errors import InputError
 
 
 def test_discarded_rows_are_gone_and_epochs_keep_their_numbers() -> None:
@@ -27,3 +29,13 @@ def test_discarded_rows_are_gone_and_epochs_keep_their_numbers() -> None:
             {"total": 3.0, "_weight": -1, "epoch": 22},
             {"total": 7.0, "_weight": 1, "epoch": 22},
         ]
+
+
+def test_times_that_python_does_not_have_are_returned_as_arrow() -> None:
+    flow = sb.Flow("rides")
+    flow.source("rides", "ts timestamp", watermark=("ts", "0 s"))
+    with sb.testing.run(flow) as run:
+        run.feed("rides", [{"ts": 253_402_300_800_000_000}])  # the year 10000
+        with pytest.raises(InputError, match=r"a value cannot be shown .*\n.*'rides'\n.*use table\('rides'\)"):
+            run.output("rides")
+        assert run.table("rides")["ts"].cast(pa.int64()).to_pylist() == [253_402_300_800_000_000]

@@ -18,8 +18,8 @@ from statebed.arrays.grouping import group_rows
 from statebed.errors import InputError, ProcessError, StatebedError, error_text, raised_at
 from statebed.expressions.type_text import schema_of
 from statebed.format import names
-from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP, check_user_columns
-from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output, check_stream_columns
 from statebed.operators.broadcast_table import BroadcastTable
 from statebed.operators.input_rows import admit, gathered, late_output, late_rows
 from statebed.operators.keyed_rows import admit_untimed, by_key, check_input, state_keys, taken
@@ -225,7 +225,7 @@ class ProcessOperator(OperatorBase):
 
     def _declared(self, what: str, columns: str | pa.Schema) -> pa.Schema:
         schema = schema_of(columns, where=f"{self.where}, {what}")
-        check_user_columns(schema.names, where=f"{self.where}, {what}")
+        check_stream_columns(schema.names, where=f"{self.where}, {what}")
         return schema
 
     @property

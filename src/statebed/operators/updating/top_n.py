@@ -24,7 +24,7 @@ from statebed.arrays.sort_order import Integers, OrderBy, check_order
 from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
-from statebed.format.stream_schema import WEIGHT, Changes, Input, Output, weights_of
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output, check_stream_columns, weights_of
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weighted
 from statebed.operators.input_rows import gathered, late_output, late_rows
 from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
@@ -71,7 +71,7 @@ class TopN(OperatorBase):
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
         columns = pa.schema([*self.input.columns, *number_field(self.number)])
-        check_user_columns(columns.names, where=self._where)
+        check_stream_columns(columns.names, where=self._where)
         return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self.input)}
 
     @cached_property

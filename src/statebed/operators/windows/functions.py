@@ -14,8 +14,8 @@ from statebed.arrays.columns import from_numpy, int64_values
 from statebed.arrays.sort_order import OrderBy, check_order
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.schema import TIMESTAMP, check_user_columns
-from statebed.format.stream_schema import Changes, Input, Output
+from statebed.format.schema import TIMESTAMP
+from statebed.format.stream_schema import Changes, Input, Output, check_stream_columns
 from statebed.operators.aggregation import WINDOW_END
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.input_rows import late_output, late_rows
@@ -50,7 +50,7 @@ class WindowFunctions(WindowOperator):
         if not self.calls:
             raise InputError("no function was passed", where=self._where, fix="name at least one column to add")
         check_windows(self._rows, [name for name, _ in self.calls], where=self._where)
-        check_user_columns([name for name, _ in self.calls], where=self._where)
+        check_stream_columns([name for name, _ in self.calls], where=self._where)
         for _, call in self.calls:
             if call.default is not None:
                 self._check_default(call)

@@ -32,7 +32,7 @@ from statebed.flow.stream import watermark_of
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
-from statebed.format.schema import check_user_columns
+from statebed.format.stream_schema import check_stream_columns
 from statebed.inspect.records import summarise_epochs
 from statebed.present import notebook
 from statebed.protocol.kafka_start import SourceStart
@@ -169,7 +169,7 @@ class Job(SparkNames):
         pair = None if column is None else (column, parse_duration(delay))
         frame = marked(frame, pair, where=where)
         time = event_time_of(frame, where=where)
-        check_user_columns(frame.columns, where=where)
+        check_stream_columns(frame.columns, where=where)
         columns = pa.schema([arrow_field(field, where=where) for field in frame.schema.fields])
         node = SourceNode(
             source_name,

@@ -106,6 +106,13 @@ def _known(
             fix=f"keep the column {WEIGHT}: +n inserts the row n times, -n retracts it n times",
         )
     after = Output(pa.schema([field for field in returned if not weight or field.name != WEIGHT]), before.changes)
+    taken = [name for name in after.columns.names if name.lower() == WEIGHT]
+    if taken:
+        raise InputError(
+            f"the function in transform() returns a column {taken[0]!r}, which is reserved for weights of changelogs",
+            where=wanted.where,
+            fix="rename the column",
+        )
     inner = KINDS[kind].made(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
     frame = _framed(session, transform)
     return TransformedSink(inner, lambda rows: frame(rows).toArrow(), schema=pa.schema([*after.columns, *weight]))

@@ -3,18 +3,29 @@
 PySpark forks its workers from a daemon, `spark.python.daemon.module`. Its own one has loaded nothing that a task needs:
 each worker imports statebed, Arrow and numpy for itself, which takes more than a second of processor time, and again
 when Spark has ended it after a minute without work. Workers of this daemon share the loaded modules and their memory.
+
+PySpark's own part of a worker counts, too: `pyspark.worker` comes from an archive of sources, which every process
+compiles again, and the first exchange of Arrow data imports pandas. Together they take a worker half a second.
 """
 
 import gc
+from importlib import import_module
 
 from pyspark.daemon import manager
 
-import statebed.spark.epoch.level_task
-import statebed.spark.scan.native_scan  # noqa: F401 - loaded for the workers
+LOADED = (
+    "pandas",
+    "pyspark.worker",
+    "statebed.spark.epoch.level_task",
+    "statebed.spark.scan.native_scan",
+)
+"""Modules that a task needs."""
 
 
 def main() -> None:
     """Fork workers until Spark ends."""
+    for name in LOADED:
+        import_module(name)
     gc.collect()
     gc.freeze()  # a worker's first collection would otherwise touch, and so copy, every page of the modules
     manager()

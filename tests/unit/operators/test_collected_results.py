@@ -57,7 +57,7 @@ def rows_of(draw: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("changelog", [False, True], ids=["append-only", "changelog"])
+@pytest.mark.parametrize("changelog", [pytest.param(False, marks=pytest.mark.long), True])
 def test_p6_results_have_the_same_bytes_whatever_fits_into_memory(
     changelog: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,9 @@ def hot_rows(first: int, count: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    "function", [f.collect_list("v"), f.collect_set("v"), f.string_agg("t", ",")], ids=lambda one: one.function.name
+    "function",
+    [f.collect_list("v"), pytest.param(f.collect_set("v"), marks=pytest.mark.long), f.string_agg("t", ",")],
+    ids=lambda one: one.function.name,
 )
 def test_p4_one_more_row_of_a_key_with_many_values_takes_the_memory_of_a_chunk(function: Any) -> None:
     flow = sb.Flow("hot")

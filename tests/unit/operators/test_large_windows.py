@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from effort import diagonals
 
 import statebed as sb
 from statebed import testing
@@ -103,14 +104,16 @@ CASES = [
     ("sliding", LATE, True, FUNCTIONS),
     ("cumulative", EARLY, True, COLLECTED),
     ("tumbling", LATE, False, COLLECTED),
-    pytest.param(("sliding", EARLY, False, COLLECTED | FUNCTIONS), marks=pytest.mark.long),
-    pytest.param(("cumulative", LATE, False, FUNCTIONS), marks=pytest.mark.long),
-    pytest.param(("tumbling", EARLY, True, COLLECTED | FUNCTIONS), marks=pytest.mark.long),
 ]
+MORE_CASES = [
+    ("sliding", EARLY, False, COLLECTED | FUNCTIONS),
+    ("cumulative", LATE, False, FUNCTIONS),
+    ("tumbling", EARLY, True, COLLECTED | FUNCTIONS),
+]
+KEYS = [("k",), ()]
 
 
-@pytest.mark.parametrize("keys", [("k",), ()], ids=["keys", "no keys"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "keys"), diagonals(CASES, KEYS) + diagonals(MORE_CASES, KEYS, kept=0))
 def test_p6_results_are_those_of_lists(
     monkeypatch: pytest.MonkeyPatch, case: tuple[str, dict[str, Any], bool, dict[str, Any]], keys: tuple[str, ...]
 ) -> None:
@@ -184,8 +187,9 @@ def counted_rows(patched: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [1_500, 30_000])
-@pytest.mark.parametrize("emit", [{"emit": "early"}, {"allowed_lateness": "1 hour"}], ids=["early", "late"])
-@pytest.mark.parametrize("shape", ["tumbling", "sliding"])
+@pytest.mark.parametrize(
+    ("shape", "emit"), diagonals(["tumbling", "sliding"], [{"emit": "early"}, {"allowed_lateness": "1 hour"}])
+)
 def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_window(
     monkeypatch: pytest.MonkeyPatch, count: int, emit: dict[str, Any], shape: str
 ) -> None:
@@ -206,8 +210,7 @@ def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_wi
         assert sum(rows) < 300
 
 
-@pytest.mark.parametrize("changelog", [False, True], ids=["rows", "changelog"])
-@pytest.mark.parametrize("shape", ["tumbling", "sliding"])
+@pytest.mark.parametrize(("shape", "changelog"), diagonals(["tumbling", "sliding"], [True, False]))
 def test_p6_results_of_windows_that_close_are_those_of_lists_in_memory(
     monkeypatch: pytest.MonkeyPatch, shape: str, changelog: bool
 ) -> None:
@@ -271,20 +274,15 @@ def sessions_of(functions: dict[str, Any], *, keys: tuple[str, ...] = ("k",), **
     return flow_of(sb.session("10 us"), functions, keys=keys, changelog=False, **options)
 
 
-@pytest.mark.parametrize("keys", [("k",), ()], ids=["keys", "no keys"])
-@pytest.mark.parametrize(
-    ("emit", "functions"),
-    [
-        ({}, FUNCTIONS | COLLECTED),
-        (EARLY, FUNCTIONS),
-        (LATE, COLLECTED),
-        pytest.param(LATE, FUNCTIONS | COLLECTED, marks=pytest.mark.long),
-        pytest.param(EARLY | LATE, FUNCTIONS | COLLECTED, marks=pytest.mark.long),
-    ],
-)
+SESSIONS = [({}, FUNCTIONS | COLLECTED), (EARLY, FUNCTIONS), (LATE, COLLECTED)]
+MORE_SESSIONS = [(LATE, FUNCTIONS | COLLECTED), (EARLY | LATE, FUNCTIONS | COLLECTED)]
+
+
+@pytest.mark.parametrize(("case", "keys"), diagonals(SESSIONS, KEYS) + diagonals(MORE_SESSIONS, KEYS, kept=0))
 def test_p6_results_of_sessions_are_those_of_lists(
-    monkeypatch: pytest.MonkeyPatch, emit: dict[str, Any], functions: dict[str, Any], keys: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, case: tuple[dict[str, Any], dict[str, Any]], keys: tuple[str, ...]
 ) -> None:
+    emit, functions = case
     flow = sessions_of(functions, keys=keys, **emit)
     listed = played(flow, 3, rows=14)
     monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 2)

@@ -94,7 +94,7 @@ def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:
 @pytest.mark.parametrize(
     ("scenario", "code"),
     [
-        ("ends", 0),
+        pytest.param("ends", 0, marks=pytest.mark.long),
         pytest.param("stopped", 0, marks=pytest.mark.long),
         ("sigterm", 143),
         pytest.param("sigint", 130, marks=pytest.mark.long),

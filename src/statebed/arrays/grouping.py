@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from statebed.arrays.canonical_order import sortable
 from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
+from statebed.arrays.hash_order import hash_order
 from statebed.arrays.sort_order import sorted_by
 
 Integers = npt.NDArray[np.int64]
@@ -81,32 +82,41 @@ class Grouping:
         return groups
 
 
-def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Grouping:
-    """Group rows of equal bin, hash and key. Key columns are normalised (`keyhash.normalise_key`)."""
-    rows = len(bins)
-    if rows == 0:
+def group_rows(bins: Integers | None, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Grouping:
+    """Group rows of equal bin, hash and key; without `bins`, all rows are in one.
+
+    Key columns are normalised (`keyhash.normalise_key`).
+    """
+    if not len(hashes):
         nothing = np.zeros(0, dtype=np.int64)
         return Grouping(order=nothing, starts=nothing)
-    order = _order_by_hash(bins, hashes)
-    starts, collision = _starts(bins[order], hashes[order], keys, order)
+    if bins is not None and int(bins.min()) == int(bins.max()):
+        bins = None
+    if bins is None:
+        order, in_order = hash_order(hashes)
+        same = in_order[1:] == in_order[:-1]
+    else:
+        order = _order_by_bin(bins, hashes)
+        same = _same(bins, hashes, order)
+    starts, collision = _starts(same, keys, order)
     if collision:
+        bins = np.zeros(len(hashes), dtype=np.int64) if bins is None else bins
         order = _order_by_key(bins, hashes, keys)
-        starts, _ = _starts(bins[order], hashes[order], keys, order)
+        starts, _ = _starts(_same(bins, hashes, order), keys, order)
     return Grouping(order=order, starts=starts)
 
 
-def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
+def _order_by_bin(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
+    """Return the rows in the order of bins, then of hashes."""
     if _is_ordered(bins, hashes):
         return np.arange(len(bins), dtype=np.int64)
-    if int(bins.min()) == int(bins.max()):
-        return _argsort(hashes)
     encoded = from_numpy(bins, pa.int64()).dictionary_encode()
     distinct = int64_values(encoded.dictionary)
     if len(distinct) > _SMALL_RANGE:
         return sorted_by([bins, (hashes ^ _SIGN).view(np.int64)])
     places = np.empty(len(distinct), dtype=np.uint16)
     places[np.argsort(distinct)] = np.arange(len(distinct))
-    order = _argsort(hashes)
+    order = hash_order(hashes)[0]
     # 16-bit numbers are sorted by a stable radix sort, which keeps the order of hashes.
     return order[np.argsort(places[fixed_width_values(encoded.indices, np.int32)][order], kind="stable")]
 
@@ -121,16 +131,11 @@ def _is_ordered(bins: Integers, hashes: npt.NDArray[np.uint64]) -> bool:
     return True
 
 
-def _argsort(hashes: npt.NDArray[np.uint64]) -> Integers:
-    """Return the sorting permutation, from words with leading bits and row number: faster than an argsort."""
-    bits = np.uint64(max(int(len(hashes) - 1).bit_length(), 1))
-    numbers = np.uint64((1 << int(bits)) - 1)
-    packed = (hashes & ~numbers) | np.arange(len(hashes), dtype=np.uint64)
-    packed.sort()
-    order = (packed & numbers).astype(np.int64)
-    in_order = hashes[order]
-    # Hashes that differ only in their last bits are rare.
-    return order if bool((in_order[1:] >= in_order[:-1]).all()) else np.argsort(hashes)
+def _same(bins: Integers, hashes: npt.NDArray[np.uint64], order: Integers) -> Flags:
+    """Return whether each row of `order`, from the second on, has the bin and hash of the row before it."""
+    bins, hashes = bins[order], hashes[order]
+    same: Flags = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
+    return same
 
 
 def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Integers:
@@ -140,11 +145,11 @@ def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence
     return int64_values(indices)
 
 
-def _starts(
-    bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array], order: Integers
-) -> tuple[Integers, bool]:
-    """Return the starts of groups, and whether two keys share a hash; keys are those of the rows in `order`."""
-    same = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
+def _starts(same: Flags, keys: Sequence[pa.Array], order: Integers) -> tuple[Integers, bool]:
+    """Return the starts of groups, and whether two keys share a hash.
+
+    `same` tells which rows of `order`, from the second on, have the hash of the row before them.
+    """
     maybe = np.flatnonzero(same)
     if len(maybe):
         equal = np.ones(len(maybe), dtype=np.bool_)

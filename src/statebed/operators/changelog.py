@@ -119,7 +119,7 @@ def group_equal(rows: pa.Table, places: Integers | None = None) -> Grouping:
         bits = np.uint64(max(int(places.max()).bit_length(), 1))
         hashes = (places.view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
         columns = [from_numpy(places, pa.int64()), *columns]
-    return group_rows(np.zeros(rows.num_rows, dtype=np.int64), hashes, columns)
+    return group_rows(None, hashes, columns)
 
 
 def _taken(column: pa.ChunkedArray, rows: Integers) -> pa.Array:

@@ -72,7 +72,7 @@ class ElementGroups:
             )
             for column in self.columns
         ]
-        grouping = group_rows(np.zeros(len(both[0]), dtype=np.int64), hash_columns(both), both)
+        grouping = group_rows(None, hash_columns(both), both)
         place_of = np.full(grouping.groups, -1, dtype=np.int64)
         group_of_rows = grouping.group_of_rows()
         place_of[group_of_rows[:count]] = np.arange(count)

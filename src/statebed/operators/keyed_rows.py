@@ -14,6 +14,7 @@ import pyarrow as pa
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.arrays.grouping import Grouping, group_rows
 from statebed.arrays.key_hash import check_key_type
+from statebed.arrays.mutable import taken as taken_values
 from statebed.arrays.sort_order import Integers, OrderBy, sorted_by, total_keys, user_keys
 from statebed.errors import InputError
 from statebed.format.schema import KEY_HASH, TIME
@@ -109,7 +110,7 @@ def by_key(rows: pa.Table, input_: Input, *, order: Sequence[OrderBy] = ()) -> K
     columns = [one_chunk(rows[name]) for name in input_.keys]
     count = rows.num_rows
     hashes = uint64_values(rows[KEY_HASH]) if input_.keys else np.zeros(count, dtype=np.uint64)
-    grouping = group_rows(np.zeros(count, dtype=np.int64), hashes, columns)
+    grouping = group_rows(None, hashes, columns)
     rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *input_.keys}]
     ordered = taken(rows, ordered_inside(rows, grouping, order, [TIME, *rest]))
     firsts = taken(ordered, grouping.starts)
@@ -134,8 +135,7 @@ def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy],
 
 def taken(rows: pa.Table, at: Integers) -> pa.Table:
     """Return the rows at the positions `at`, each column in one chunk."""
-    indices = from_numpy(at, pa.int64())
-    return pa.Table.from_arrays([one_chunk(column).take(indices) for column in rows.columns], schema=rows.schema)
+    return pa.Table.from_arrays([taken_values(one_chunk(column), at) for column in rows.columns], schema=rows.schema)
 
 
 def unused_name(name: str, taken_names: Sequence[str]) -> str:

@@ -16,7 +16,9 @@ import pyarrow as pa
 from statebed.arrays.canonical_order import is_sortable, sortable
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
 from statebed.arrays.grouping import group_rows
+from statebed.arrays.hash_order import is_ascending
 from statebed.arrays.key_hash import hash_columns, is_key_type, normalise_key
+from statebed.arrays.mutable import taken as taken_values
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Input, weights_of
@@ -26,6 +28,7 @@ from statebed.operators.operator import Clock
 from statebed.operators.time_to_live import TimeToLive, by_event_time, multiset_config
 from statebed.operators.weighted_lists import WeightedLists
 from statebed.state import KeyedView, TableConfig
+from statebed.state.live.row_set import ascending
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -41,18 +44,23 @@ class TouchedKeys:
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """Rows of touched keys, grouped by key."""
+    """Rows of touched keys."""
 
     rows: pa.Table
     """Columns of the input, and `_time`."""
     places: Integers
-    """Position among the touched keys of the key of each row; ascending."""
+    """Position among the touched keys of the key of each row."""
     weights: Integers
+
+    @cached_property
+    def by_key(self) -> Integers | None:
+        """Positions of the rows in the order of their keys, or None if they are in that order."""
+        return None if is_ascending(self.places) else np.argsort(self.places, kind="stable")
 
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Distinct rows whose weight changes in an epoch, grouped by key."""
+    """Distinct rows whose weight changes in an epoch, in the order of the state table."""
 
     rows: pa.Table
     elements: pa.Table
@@ -72,7 +80,7 @@ class ChangedRows:
     @cached_property
     def keys(self) -> Integers:
         """Positions of the keys with changed rows, ascending."""
-        return distinct_ascending(self.places)
+        return ascending(self.places)
 
     @cached_property
     def stored(self) -> "ChangedRows":
@@ -164,27 +172,31 @@ class WeightedTable:
 
     # ---- what an epoch changes -----------------------------------------------------------------------------------
 
-    def changed(self, view: KeyedView, touched: TouchedKeys, new: pa.Table, places: Integers) -> ChangedRows:
+    def changed(self, view: KeyedView, new: pa.Table, places: Integers) -> ChangedRows:
         """Return the changes that rows of an epoch make; `places` are the positions of their keys among the touched
         keys.
         """
         rows = new.select(self.schema.names).cast(self.schema)
-        grouping = group_equal(rows.select(self.values), places)
-        change = grouping.add(weights_of(new))
-        not_zero = np.flatnonzero(change)
-        firsts, change = grouping.first_rows[not_zero], change[not_zero]
-        # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
-        # normalised.
-        plain = [normalise_key(one_chunk(column)) for column in taken(rows, firsts).columns]
-        rows, places = pa.Table.from_arrays(plain, schema=self.schema), places[firsts]
-        elements = self._element_keys(touched, rows, places)
+        keys = [one_chunk(rows[name]) for name in self.input.keys]
+        elements, grouping = view.distinct(self._element_keys(keys, rows))
+        change = grouping.add(weights_of(new)) if WEIGHT in new.schema.names else grouping.sizes
         before = _weights(view, elements)
         after = np.maximum(before + change, 0)
-        changed = np.flatnonzero(before != after)
-        if len(changed) < len(before):
-            rows, elements = taken(rows, changed), taken(elements, changed)
         unknown = int(np.maximum(-(before + change), 0).sum())
-        return ChangedRows(rows, elements, places[changed], before[changed], after[changed], unknown)
+        changed, firsts = np.flatnonzero(before != after), grouping.first_rows
+        if len(changed) < len(before):
+            elements, firsts = taken(elements, changed), firsts[changed]
+            before, after = before[changed], after[changed]
+        # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
+        # normalised, as those of elements are.
+        columns = {
+            name: normalise_key(taken_values(one_chunk(rows[name]), firsts))
+            if name in self._encoded
+            else one_chunk(elements[self._stored(name).name])
+            for name in self.schema.names
+        }
+        rows = pa.Table.from_arrays(list(columns.values()), schema=self.schema)
+        return ChangedRows(rows, elements, places[firsts], before, after, unknown)
 
     def store(self, view: KeyedView, changed: ChangedRows) -> None:
         """Write changed rows to the state."""
@@ -203,13 +215,12 @@ class WeightedTable:
         """Yield all stored rows of the keys at `places`, ascending by key."""
         for page in view.elements(self._group_keys(touched, places)):
             at, stored = places[page.groups], page.rows
-            if (at[1:] < at[:-1]).any():
+            if not is_ascending(at):
                 order = np.argsort(at, kind="stable")
                 at, stored = at[order], taken(stored, order)
-            indices = from_numpy(at, pa.int64())
             columns = {name: one_chunk(stored[self._stored(name).name]) for name in self.values}
             for name, key in zip(self.input.keys, touched.keys, strict=True):
-                columns[name] = key.take(indices)
+                columns[name] = taken_values(key, at)
             rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
             yield WeightedRows(rows, at, int64_values(stored[WEIGHT]))
 
@@ -221,7 +232,8 @@ class WeightedTable:
         stored, is_changed = changed.stored, np.zeros(len(rows.places), dtype=np.bool_)
         if not len(stored.places) or not len(rows.places):
             return is_changed
-        ours, theirs = (np.zeros(1 + max(rows.places[-1], stored.places[-1]), dtype=np.bool_) for _ in range(2))
+        count = 1 + max(int(rows.places.max()), int(stored.places.max()))
+        ours, theirs = (np.zeros(count, dtype=np.bool_) for _ in range(2))
         ours[rows.places] = theirs[stored.places] = True
         at, changed_at = np.flatnonzero(theirs[rows.places]), np.flatnonzero(ours[stored.places])
         if not len(at):
@@ -238,7 +250,7 @@ class WeightedTable:
         places = np.zeros(stored.num_rows, dtype=np.int64)
         if touched is None:
             hashes = hash_columns(keys) if keys else np.zeros(stored.num_rows, dtype=np.uint64)
-            grouping = group_rows(places, hashes, keys)
+            grouping = group_rows(None, hashes, keys)
             firsts, places = from_numpy(grouping.first_rows, pa.int64()), grouping.group_of_rows()
             touched = TouchedKeys([key.take(firsts) for key in keys], grouping.groups)
         order = np.argsort(places, kind="stable")
@@ -268,31 +280,23 @@ class WeightedTable:
         touched = TouchedKeys([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
         columns = {**{name: keys[name] for name in self.input.keys}, **{name: values[name] for name in self.values}}
         rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
-        elements = self._element_keys(touched, rows, places)
+        elements = self._element_keys(touched.keys, rows)
         self.store(view, ChangedRows(rows, elements, places, np.zeros_like(weights), weights, 0))
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _group_keys(self, touched: TouchedKeys, places: Integers) -> pa.Table:
-        indices = from_numpy(places, pa.int64())
-        arrays = [key.take(indices) for key in touched.keys] or [pa.nulls(len(places), self.keys[0].type)]
+        arrays = [taken_values(key, places) for key in touched.keys] or [pa.nulls(len(places), self.keys[0].type)]
         return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
 
-    def _element_keys(self, touched: TouchedKeys, rows: pa.Table, places: Integers) -> pa.Table:
-        """Return the keys of rows in the state table."""
-        groups = self._group_keys(touched, places)
+    def _element_keys(self, keys: Sequence[pa.Array], rows: pa.Table) -> pa.Table:
+        """Return the keys of rows in the state table; `keys` are those of the join."""
+        groups = keys or [pa.nulls(rows.num_rows, self.keys[0].type)]
         columns = [one_chunk(rows[name]) for name in self.values if name not in self._encoded]
         if self._encoded:
             parts = [one_chunk(rows[name]) for name in self._encoded]
             columns.append(sortable(pa.StructArray.from_arrays(parts, names=self._encoded)))
-        return pa.Table.from_arrays([*groups.columns, *columns], schema=pa.schema([*self.keys, *self.elements]))
-
-
-def distinct_ascending(places: Integers) -> Integers:
-    """Return the distinct values of ascending numbers; `np.unique` takes ten times as long."""
-    first = np.ones(len(places), dtype=np.bool_)
-    np.not_equal(places[1:], places[:-1], out=first[1:])
-    return places[first]
+        return pa.Table.from_arrays([*groups, *columns], schema=pa.schema([*self.keys, *self.elements]))
 
 
 def _weights(view: KeyedView, elements: pa.Table) -> Integers:

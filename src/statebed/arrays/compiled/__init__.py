@@ -1,7 +1,7 @@
 """Compiled loops over rows, if numba is installed: `pip install 'statebed[fast]'`.
 
-Hot code runs in passes of numpy, each over all rows of a batch. A few steps need many passes: hashing keys, sorting
-hashes, finding them in a run, comparing keys. Compiled, each of these is one loop, about twice as fast. Both ways have
+Hot code runs in passes of numpy, each over all rows of a batch. A few steps need many passes: hashing keys, finding
+them in a run, comparing them, merging runs. Compiled, each of these is one loop, about twice as fast. Both ways have
 identical results. Numpy is always available, and a process that has only small batches does not load the compiler.
 """
 

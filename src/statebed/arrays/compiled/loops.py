@@ -26,12 +26,7 @@ _P3 = _word(0x165667B19E3779F9)
 _P4 = _word(0x85EBCA77C2B2AE63)
 _P5 = _word(0x27D4EB2F165667C5)
 _STRIPE = 32
-_DIGIT_BITS = 11
-_DIGITS = 3
-_PLACES = 1 << _DIGIT_BITS
-_DIGIT = _word(_PLACES - 1)
 _AHEAD = 1 << 4
-_LOWEST_DIGIT = 64 - _DIGITS * _DIGIT_BITS
 
 
 def _compiled(function: F) -> F:
@@ -158,55 +153,6 @@ def hash_text(data: Words, starts: Rows, lengths: Rows, seeds: Words) -> Words:
 
 
 @_compiled
-def order_by_hash(hashes: Words, order: Rows, in_order: Words) -> bool:
-    """Sort rows by hash into `order` (stable) and `in_order`; return False if too many upper bits are equal.
-
-    A radix sort by the upper bits, lowest digit first, followed by an insertion sort of the few rows still out of
-    order.
-    """
-    count = len(hashes)
-    bits = 1
-    while (1 << bits) < count:
-        bits += 1
-    rows = _word((1 << bits) - 1)
-    # The output arrays serve as buffers of the sort until then.
-    these, those = in_order, order.view(np.uint64)
-    places = np.zeros((_DIGITS, _PLACES), np.int32)
-    for row in range(count):
-        value = hashes[row]
-        these[row] = (value & ~rows) | _word(row)
-        for digit in range(_DIGITS):
-            places[digit, (value >> _word(_LOWEST_DIGIT + _DIGIT_BITS * digit)) & _DIGIT] += 1
-    for digit in range(_DIGITS):
-        before = 0
-        for place in range(_PLACES):
-            here = places[digit, place]
-            places[digit, place] = before
-            before += here
-        shift = _word(_LOWEST_DIGIT + _DIGIT_BITS * digit)
-        for row in range(count):
-            value = these[row]
-            where = (value >> shift) & _DIGIT
-            place = places[digit, where]
-            places[digit, where] = place + 1
-            those[place] = value
-        these, those = those, these
-    shifted = 0
-    for row in range(count):
-        came_from = these[row] & rows
-        value = hashes[came_from]
-        place = row
-        while place and in_order[place - 1] > value:
-            in_order[place], order[place] = in_order[place - 1], order[place - 1]
-            place -= 1
-            shifted += 1
-            if shifted > count:
-                return False
-        in_order[place], order[place] = value, came_from
-    return True
-
-
-@_compiled
 def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
     """Return, for each hash, the first row of a sorted run with this or a greater hash, and whether it is equal.
 
@@ -258,6 +204,31 @@ def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
 
 
 @_compiled
+def ends(hashes: Words, starts: Rows, lasts: Words) -> Rows:
+    """Return, for each start, the first row from there on whose hash is greater than the last one of its range.
+
+    Ranges are mostly short: exponential search from the start, then binary search.
+    """
+    count, result = len(hashes), np.empty(len(starts), np.int64)
+    for number in range(len(starts)):
+        value, low = lasts[number], starts[number]
+        high, step = low, 1
+        while high < count and hashes[high] <= value:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
+        while low < high:
+            middle = (low + high) >> 1
+            if hashes[middle] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        result[number] = low
+    return result
+
+
+@_compiled
 def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Values) -> int:
     """Fill `ends`, an array of zeros, with the end of each directory entry of a sorted run; return the largest entry.
 
@@ -301,6 +272,13 @@ def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> N
         at_first[number] += before
     for number in range(before, len(second)):
         at_second[number] += len(first)
+
+
+@_compiled
+def scatter(values: Values, at: Rows, result: Values) -> None:
+    """Write each value to its position in the result."""
+    for number in range(len(values)):
+        result[at[number]] = values[number]
 
 
 @_compiled

@@ -71,9 +71,12 @@ class Places:
 
     def merge(self, parts: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
         """Merge an array per run into one."""
-        merged = np.empty(self._count, dtype=parts[0].dtype)
+        merged, loops = np.empty(self._count, dtype=parts[0].dtype), loops_for(self._count)
         for at, part in zip(self._at, parts, strict=True):
-            merged[at] = part
+            if loops is not None:
+                loops.scatter(part, at, merged)
+            else:
+                merged[at] = part
         return merged
 
 

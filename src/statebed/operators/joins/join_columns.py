@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.columns import one_chunk
+from statebed.arrays.mutable import taken
 from statebed.errors import InputError
 from statebed.format.stream_schema import Changes, Input
 from statebed.operators.joins.join_type import JoinKind, JoinSide
@@ -143,13 +144,13 @@ class JoinColumns:
         only: frozenset[str] | None = None,
     ) -> pa.Table:
         """Return pairs of rows, with all columns or some."""
-        at = {JoinSide.LEFT: from_numpy(left_at, pa.int64()), JoinSide.RIGHT: from_numpy(right_at, pa.int64())}
+        at = {JoinSide.LEFT: left_at, JoinSide.RIGHT: right_at}
         tables = {JoinSide.LEFT: left, JoinSide.RIGHT: right}
         columns = {field.name: array for field, array in zip(self.more, more, strict=bool(more))}
         for side in (JoinSide.RIGHT, JoinSide.LEFT):
             for name, shown in self.names[side].items():
                 if (only is None or shown in only) and not (side is JoinSide.RIGHT and name in self.right.keys):
-                    columns[shown] = one_chunk(tables[side][name]).take(at[side])
+                    columns[shown] = taken(one_chunk(tables[side][name]), at[side])
         fields = [field for field in self.pairs if field.name in columns]
         if not fields:  # a condition that uses no columns
             return pa.Table.from_arrays([pa.nulls(len(left_at))], names=[""])
@@ -157,9 +158,8 @@ class JoinColumns:
 
     def alone(self, side: JoinSide, rows: pa.Table, at: Integers, more: Sequence[pa.Array] = ()) -> pa.Table:
         """Return rows of one side as results without a partner: padded with nulls, except in a semi or anti join."""
-        indices = from_numpy(at, pa.int64())
         shown = self.names[side] if self.how.gives_pairs else {name: name for name in self.left.columns.names}
-        columns = {new: one_chunk(rows[name]).take(indices) for name, new in shown.items()}
+        columns = {new: taken(one_chunk(rows[name]), at) for name, new in shown.items()}
         columns |= {field.name: array for field, array in zip(self.more, more, strict=True)}
         arrays = [
             columns[field.name] if field.name in columns else pa.nulls(len(at), field.type) for field in self.results

@@ -75,7 +75,7 @@ class JoinIndex:
     def __init__(self, hashes: Hashes, keys: Sequence[pa.Array], numbers: Integers) -> None:
         rows = np.flatnonzero(without_nulls(keys, len(hashes)))
         indexed_keys = [_taken(key, rows) for key in keys]
-        grouping = group_rows(np.zeros(len(rows), dtype=np.int64), hashes[rows], indexed_keys)
+        grouping = group_rows(None, hashes[rows], indexed_keys)
         firsts = grouping.first_rows
         self._hashes = hashes[rows][firsts]
         self.keys = [_taken(key, firsts) for key in indexed_keys]

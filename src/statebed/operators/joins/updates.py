@@ -27,9 +27,9 @@ from statebed.operators.weighted_rows import (
     TouchedKeys,
     WeightedRows,
     WeightedTable,
-    distinct_ascending,
 )
 from statebed.state import KeyedView
+from statebed.state.live.row_set import ascending
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -104,7 +104,8 @@ class Updates:
         """
         counts = np.bincount(ours.places, minlength=self.touched.count)
         starts = np.cumsum(counts) - counts
-        for their_rows, our_rows in expanded(starts[theirs.places], counts[theirs.places]):
+        for their_rows, at in expanded(starts[theirs.places], counts[theirs.places]):
+            our_rows = at if ours.by_key is None else ours.by_key[at]
             if self.condition is None:
                 yield our_rows, their_rows
                 continue
@@ -171,7 +172,7 @@ class Updates:
         The weights of the rows are those after the epoch.
         """
         sums = np.zeros(len(rows.places), dtype=np.int64)
-        for page in self._pages(side.other, distinct_ascending(rows.places)):
+        for page in self._pages(side.other, ascending(rows.places)):
             for at, partners in self._pairs(side, rows, page):
                 np.add.at(sums, at, page.weights[partners])
         change = np.zeros(len(rows.places), dtype=np.int64)
@@ -196,8 +197,10 @@ def alone(columns: JoinColumns, side: JoinSide, rows: pa.Table, at: Integers, we
 
 def _later(left: pa.ChunkedArray, ours: Integers, right: pa.ChunkedArray, theirs: Integers) -> pa.Array:
     """Return the later of each two times, or the known one if the other is null."""
+    times = (int64_values(left).take(ours), int64_values(right).take(theirs))
+    if not left.null_count and not right.null_count:
+        return from_numpy(np.maximum(*times), TIMESTAMP)
     valid = (validity(left)[ours], validity(right)[theirs])
     least = np.int64(np.iinfo(np.int64).min)
-    times = (int64_values(left)[ours], int64_values(right)[theirs])
     latest = np.maximum(*(np.where(known, time, least) for known, time in zip(valid, times, strict=True)))
     return from_numpy(latest, TIMESTAMP, valid=valid[0] | valid[1])

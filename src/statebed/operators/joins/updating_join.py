@@ -20,8 +20,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
+from statebed.arrays.columns import one_chunk, uint64_values
 from statebed.arrays.grouping import group_rows
+from statebed.arrays.mutable import taken
 from statebed.format import names
 from statebed.format.schema import KEY_HASH
 from statebed.format.stream_schema import Changes, Input, Output, weights_of
@@ -128,9 +129,7 @@ class UpdatingJoin(OperatorBase):
                 results.add(part)
             if any(side_rows.num_rows for side_rows in keyed.values()):
                 touched, places = _touched(self.columns, keyed)
-                changed = {
-                    side: self.sides[side].changed(views[side], touched, keyed[side], places[side]) for side in SIDES
-                }
+                changed = {side: self.sides[side].changed(views[side], keyed[side], places[side]) for side in SIDES}
                 for part in Updates(self.columns, self.condition, touched, self.sides, views, changed).results():
                     results.add(part)
                 for side in SIDES:
@@ -190,8 +189,7 @@ def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[T
         pa.concat_arrays([one_chunk(rows[JoinSide.LEFT][left]), one_chunk(rows[JoinSide.RIGHT][right])])
         for left, right in zip(columns.left.keys, columns.right.keys, strict=True)
     ]
-    grouping = group_rows(np.zeros(len(hashes), dtype=np.int64), hashes, keys)
-    firsts = from_numpy(grouping.first_rows, pa.int64())
+    grouping = group_rows(None, hashes, keys)
     places, lefts = grouping.group_of_rows(), rows[JoinSide.LEFT].num_rows
-    touched = TouchedKeys([key.take(firsts) for key in keys], grouping.groups)
+    touched = TouchedKeys([taken(key, grouping.first_rows) for key in keys], grouping.groups)
     return touched, {JoinSide.LEFT: places[:lefts], JoinSide.RIGHT: places[lefts:]}

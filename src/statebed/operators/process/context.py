@@ -345,7 +345,7 @@ class Context:
             places, index = np.unique(selected.places, return_inverse=True)
             return self._chosen(places), index.astype(np.int64)
         columns = [one_chunk(column) for column in selected.keys.columns]
-        grouping = group_rows(np.zeros(selected.keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
+        grouping = group_rows(None, hash_columns(columns), columns)
         return ChosenKeys(taken(selected.keys, grouping.first_rows), None), grouping.group_of_rows()
 
     def _check_count(self, state: State, keys: ChosenKeys, rows: int) -> None:

@@ -275,7 +275,7 @@ class _Calls:
         process = self._operator.process
         key_names = list(self._operator.input.keys)
         grouping = group_rows(
-            np.zeros(due.num_rows, dtype=np.int64),
+            None,
             uint64_values(due[KEY_HASH]),
             [one_chunk(due[name]) for name in key_names],
         )

@@ -251,7 +251,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         values = pa.concat_tables([folded, pa.Table.from_arrays(columns, schema=folded.schema)])
         both = pa.concat_tables([keys, self._keys_of(admitted.rows, _each(admitted.rows.num_rows))])
         grouping = group_rows(
-            np.zeros(both.num_rows, dtype=np.int64),
+            None,
             np.concatenate([hashes, uint64_values(admitted.rows[KEY_HASH])]),
             [one_chunk(both[key.name]) for key in self.keys],
         )

@@ -120,7 +120,7 @@ class RowsBeyond:
 
     def _add(self, rows: pa.Table, places: Integers) -> int:
         """Add the weights of rows to those in the table; return the number of retractions that matched no row."""
-        changed = self.table.changed(self.view, self._touched, rows, places)
+        changed = self.table.changed(self.view, rows, places)
         self.table.store(self.view, changed)
         return changed.unknown
 

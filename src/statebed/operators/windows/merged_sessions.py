@@ -126,5 +126,5 @@ def _running_ends(keys: Integers, ends: Integers) -> Integers:
 def distinct_keys(keys: pa.Table, first: int) -> tuple[pa.Table, Integers]:
     """Return the distinct keys, and the position among them of each of the first `first` rows."""
     columns = [one_chunk(column) for column in keys.columns]
-    grouping = group_rows(np.zeros(keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
+    grouping = group_rows(None, hash_columns(columns), columns)
     return taken(keys, grouping.first_rows), grouping.group_of_rows()[:first]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from statebed.arrays.canonical_order import sort_indices
 from statebed.arrays.columns import from_numpy, one_chunk
 from statebed.arrays.compiled import loops_for
+from statebed.arrays.hash_order import hash_order
 from statebed.arrays.key_hash import Hashes, normalise_key
 from statebed.arrays.mutable import Column, Mask, Rows, TextColumn, column_over, plain, taken
 from statebed.arrays.packed_text import PackedText
@@ -54,7 +55,7 @@ class KeyBatch:
             column.packed if isinstance(column, TextColumn) else array
             for column, array in zip(over, arrays, strict=True)
         ]
-        order, hashes = _stable_order(hash_function(hashed))
+        order, hashes = hash_order(hash_function(hashed))
         if loops_for(len(hashes)) is not None:
             # Compiled loops compare the keys without copying them.
             batch = cls(hashes, over, places=order)
@@ -238,26 +239,6 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
         check_values(column, field.name, where=where)
         columns.append(column)
     return columns
-
-
-def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
-    """Return the rows in the order of their hashes (ties in row order), and the sorted hashes."""
-    if (loops := loops_for(len(hashes))) is not None:
-        order, in_order = np.empty(len(hashes), dtype=np.int64), np.empty_like(hashes)
-        if loops.order_by_hash(hashes, order, in_order):
-            return order, in_order
-    rows = np.uint64((1 << max(len(hashes) - 1, 1).bit_length()) - 1)
-    # Sorting integers that pack the upper bits of the hash with the row is several times faster than a stable argsort.
-    packed = hashes & ~rows
-    packed |= np.arange(len(hashes), dtype=np.uint64)
-    packed.sort()
-    packed &= rows
-    order = packed.view(np.int64)
-    in_order = hashes.take(order)
-    if (in_order[1:] < in_order[:-1]).any():
-        order = np.argsort(hashes, kind="stable")
-        in_order = hashes.take(order)
-    return order, in_order
 
 
 def _rows_of(indices: pa.Array) -> Rows:

@@ -170,7 +170,8 @@ class Block:
             at, rows = groups.candidates(run, span)
             piece = BatchMatches(run, frozen, at, rows).where(run.alive(at, expired_until))
             if frozen is not None:
-                piece = piece.where(np.isin(piece.at, self._newest_of(run, piece.at, newer), assume_unique=True))
+                newest_rows = self._newest_of(run, np.sort(piece.at), newer)
+                piece = piece.where(np.isin(piece.at, newest_rows, assume_unique=True))
                 newer.append(frozen)
             self.asked += len(piece.at)
             if len(piece.at):

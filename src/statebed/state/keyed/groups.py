@@ -5,7 +5,7 @@ same upper half. The range yields candidates, whose keys are then compared.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from statebed.arrays.canonical_order import sort_indices
 from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.hash_order import hash_order, is_ascending
 from statebed.arrays.key_hash import Hashes, group_ranges, hash_columns
 from statebed.arrays.mutable import Mask, Rows
 from statebed.errors import InputError
@@ -22,6 +23,7 @@ from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.input import Batch
 from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.hash_index import ends_of
 
 _PLACE = "_place"
 _HASH = "_hash"
@@ -61,7 +63,9 @@ class Groups:
         return group_ranges(self.keys.hashes)[1]
 
     def candidates(self, run: SortedRun, span: "GroupSpan") -> tuple[Rows, Rows]:
-        """Return the rows of a run that belong to the groups of `span`, ascending, and the group of each row."""
+        """Return the rows of a run that belong to the groups of `span`, and the group of each row: group by group, and
+        ascending inside a group.
+        """
         at, groups = span.rows_in(run)
         if not len(at):
             return at, groups
@@ -69,13 +73,7 @@ class Groups:
         places = self.keys.place(groups)
         for column, key in zip(run.keys, self.keys.columns, strict=False):
             equal = column.matches(at, key, places, equal)
-        if not equal.all():
-            at, groups = at.compress(equal), groups.compress(equal)
-        if (at[1:] < at[:-1]).any():
-            # The rows of groups whose hashes share the upper half are interleaved.
-            order = np.argsort(at)
-            at, groups = at.take(order), groups.take(order)
-        return at, groups
+        return (at, groups) if equal.all() else (at.compress(equal), groups.compress(equal))
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,8 @@ class GroupSpan:
     first_group: int
     firsts: Hashes
     lasts: Hashes
+    _known: list[tuple[SortedRun, Rows, Rows]] = field(default_factory=list, init=False, repr=False)
+    """Runs that were searched, with the bounds of each group: a page is first measured, and then read."""
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -103,8 +103,13 @@ class GroupSpan:
         return np.arange(len(groups), dtype=np.int64) + np.repeat(starts - before, counts), groups
 
     def _bounds(self, run: SortedRun) -> tuple[Rows, Rows]:
+        for known, starts, ends in self._known:
+            if known is run:
+                return starts, ends
         starts, _ = run.index.find(self.firsts)
-        return starts, np.searchsorted(run.hashes, self.lasts, side="right")
+        ends = ends_of(run.hashes, starts, self.lasts)
+        self._known.append((run, starts, ends))
+        return starts, ends
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,11 @@ def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatche
     schema = table.element_schema
     parts = [_element_rows(table, piece.run, piece.at) for piece in pieces]
     rows = pa.concat_tables([schema.empty_table(), *parts])
-    if len(pieces) > 1 or (groups[1:] < groups[:-1]).any():
-        several = len(groups) > 0 and (groups != groups[0]).any()
-        # The rows of a piece are in order, which a stable sort of one column makes use of.
-        order = np.lexsort((hashes, groups)) if several else np.argsort(hashes, kind="stable")
+    if len(pieces) > 1:
+        order, _ = hash_order(hashes)
+        if not is_ascending(groups.take(order)):
+            # The rows of groups whose hashes share the upper half are interleaved.
+            order = order.take(np.argsort(groups.take(order), kind="stable"))
         groups, hashes, rows = groups.take(order), hashes.take(order), take_rows(rows, order)
     tied = np.flatnonzero((hashes[1:] == hashes[:-1]) & (groups[1:] == groups[:-1]))
     if len(tied):

@@ -25,7 +25,7 @@ _MOST_SMALL = 8
 """Maximum number of small runs. A hint has one bit for each of them."""
 _LARGEST = 2
 """The large run has at least this many times the rows of all others together: it is the most expensive to merge."""
-_WORTH_MERGING = 16
+_WORTH_MERGING = 2
 """Number of rows that can be merged and indexed in the time that one lookup in the small runs takes."""
 _SMALL_BITS = 10
 """Runs of fewer than 2 to this power rows count as the same size."""

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
+from statebed.arrays.grouping import Grouping
 from statebed.arrays.mutable import Mask, Rows
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
@@ -157,6 +158,19 @@ class KeyedView:
         indices = from_numpy(source, pa.int64(), valid=has_values)
         columns = [one_chunk(column).take(indices) for column in table.columns]
         return pa.Table.from_arrays(columns, schema=table.schema), has_values
+
+    def distinct(self, keys: Batch) -> tuple[pa.Table, Grouping]:
+        """Return each key once, in the order of hashes, and the rows of `keys` that have it.
+
+        The next operation on the returned keys neither hashes nor sorts them again, if they are small.
+        """
+        batch = self._hashed(keys)
+        starts = batch.starts()
+        columns = batch.taken(starts)
+        unique = pa.Table.from_arrays([column.array() for column in columns], schema=self.table.key_schema)
+        every_row = np.arange(len(starts), dtype=np.int64)
+        self._remember(unique, KeyBatch(batch.hashes.take(starts), columns, came_from=every_row))
+        return unique, Grouping(batch.order, starts)
 
     def scan(self) -> Iterator[pa.Table]:
         """Yield all rows by hash, in pieces that fit into memory: keys, `_time` if rows expire, values.
@@ -464,12 +478,19 @@ class KeyedView:
     def _batch(self, keys: Batch) -> KeyBatch:
         if self._last_batch is not None and self._last_batch[0] is keys:
             return self._last_batch[1]
+        batch = self._hashed(keys)
+        self._remember(keys, batch)
+        return batch
+
+    def _hashed(self, keys: Batch) -> KeyBatch:
         batch = KeyBatch.of(keys, self.table.key_schema, self._hash, where=self._where)
         if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
             raise self._of_another_subtask()
+        return batch
+
+    def _remember(self, keys: Batch, batch: KeyBatch) -> None:
         nbytes = 2 * int(keys.nbytes) + _ROW_BYTES * len(batch)
         self._last_batch = (keys, batch) if self._blocks.remember(nbytes) else None
-        return batch
 
     def _of_another_subtask(self) -> InputError:
         return InputError(

@@ -83,7 +83,8 @@ class HashIndex:
         """Return the start and end of the rows of each wanted hash that is in the index. `wanted` is ascending."""
         at, equal = self.find(wanted)
         equal[1:] &= wanted[1:] != wanted[:-1]
-        return at.compress(equal), np.searchsorted(self._hashes, wanted.compress(equal), side="right")
+        at, wanted = at.compress(equal), wanted.compress(equal)
+        return at, ends_of(self._hashes, at, wanted)
 
 
 class _IndexPart(HashIndex):
@@ -101,6 +102,14 @@ class _IndexPart(HashIndex):
             equal = equal & (at >= 0) & (at < len(self._hashes))
             at = np.clip(at, 0, len(self._hashes))
         return at, equal
+
+
+def ends_of(hashes: Hashes, starts: Rows, lasts: Hashes) -> Rows:
+    """Return the end of each range of sorted hashes, from its first row and its last hash. `lasts` is ascending."""
+    if (loops := loops_for(len(starts))) is not None:
+        ends: Rows = loops.ends(hashes, starts, lasts)
+        return ends
+    return np.searchsorted(hashes, lasts, side="right")
 
 
 def starts_to_store(hashes: Hashes) -> Starts:

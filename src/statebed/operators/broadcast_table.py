@@ -26,7 +26,7 @@ from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import Changes, Input, weights_of
 from statebed.operators.changelog import consolidated
 from statebed.operators.input_rows import gathered
-from statebed.operators.keyed_rows import by_key, check_input, taken
+from statebed.operators.keyed_rows import by_key, check_input
 from statebed.operators.operator import Tables
 from statebed.state import Codec, TableConfig, global_table_config
 
@@ -119,7 +119,7 @@ class BroadcastTable:
             places = np.arange(keyed.rows.num_rows, dtype=np.int64)
             inserted = np.maximum.reduceat(np.where(weights_of(keyed.rows) > 0, places, -1), keyed.starts)
             last, removed = np.where(inserted < 0, last, inserted), inserted < 0
-        newest = taken(keyed.rows, last)
+        newest = keyed.at(last, keyed.unordered.column_names)
         if self.deleted is not None:
             removed = boolean_values(one_chunk(newest[self.deleted]))
         keys = zip(*(newest[name].to_pylist() for name in self.input.keys), strict=True)

@@ -66,11 +66,23 @@ def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) 
 class KeyedRows:
     """Rows sorted by the hash of their key, then by key, then in total order."""
 
-    rows: pa.Table
+    unordered: pa.Table
+    """Rows as they came."""
+    order: Integers
+    """Positions of the rows in `unordered`."""
     keys: pa.Table
     """Distinct keys, with the columns of `state_keys`."""
     starts: Integers
     """Position of the first row of each key."""
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """All rows, in order."""
+        return taken(self.unordered, self.order)
+
+    def at(self, positions: Integers, names: Sequence[str]) -> pa.Table:
+        """Return columns of the rows at some positions, without a copy of all rows."""
+        return taken(self.unordered.select(names), self.order[positions])
 
     @property
     def count(self) -> int:
@@ -80,7 +92,7 @@ class KeyedRows:
     @cached_property
     def sizes(self) -> Integers:
         """Number of rows of each key."""
-        return np.diff(self.starts, append=np.int64(self.rows.num_rows))
+        return np.diff(self.starts, append=np.int64(len(self.order)))
 
     @cached_property
     def key_index(self) -> Integers:
@@ -112,10 +124,10 @@ def by_key(rows: pa.Table, input_: Input, *, order: Sequence[OrderBy] = ()) -> K
     hashes = uint64_values(rows[KEY_HASH]) if input_.keys else np.zeros(count, dtype=np.uint64)
     grouping = group_rows(None, hashes, columns)
     rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *input_.keys}]
-    ordered = taken(rows, ordered_inside(rows, grouping, order, [TIME, *rest]))
-    firsts = taken(ordered, grouping.starts)
-    keys = [one_chunk(firsts[name]) for name in input_.keys] or [pa.nulls(firsts.num_rows, EVERYTHING.type)]
-    return KeyedRows(ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(input_))), grouping.starts)
+    ordered = ordered_inside(rows, grouping, order, [TIME, *rest])
+    firsts = ordered[grouping.starts]
+    keys = [taken_values(column, firsts) for column in columns] or [pa.nulls(len(firsts), EVERYTHING.type)]
+    return KeyedRows(rows, ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(input_))), grouping.starts)
 
 
 def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy], columns: Sequence[str]) -> Integers:

@@ -348,3 +348,27 @@ def test_lookups_writes_and_scans_between_parts_of_a_block_see_all_rows(large_ti
 def spill_everything(tiers: Tiers) -> None:
     with tiers.memory.reserve("test", Purpose.READS, tiers.memory.budget):
         pass
+
+
+def test_distinct_keys_come_in_the_order_of_hashes_with_the_rows_that_have_them(tiers: Tiers) -> None:
+    world = World(tiers)
+    keys = rows_of([1, 2, 1, 3, 2, 1], ["a", "b", "a", "c", "b", "x"])
+    unique, grouping = world.view.distinct(keys)
+    hashes = placement_hash([column.chunk(0) for column in unique.columns], 1)
+    assert (hashes[1:] > hashes[:-1]).all()
+    groups = np.split(grouping.order, grouping.starts[1:])
+    assert [keys.take(group).to_pylist() for group in groups] == [
+        [row] * len(group) for row, group in zip(unique.to_pylist(), groups, strict=True)
+    ]
+    assert sorted(grouping.sizes.tolist()) == [1, 1, 2, 2]
+
+
+def test_distinct_keys_are_looked_up_and_written_like_any_others(tiers: Tiers) -> None:
+    world = World(tiers)
+    unique, _ = world.view.distinct(rows_of([5, 4, 5, 6], ["a", "b", "a", "c"]))
+    assert not world.view.has(unique).any()
+    world.view.upsert(unique, pa.table({"count": unique["key"]}))
+    values, has_values = world.view.get(rows_of([6, 4, 9, 5, 4], ["c", "b", "a", "a", "b"]))
+    assert values["count"].to_pylist() == [6, 4, None, 5, 4]
+    assert has_values.tolist() == world.view.has(rows_of([6, 4, 9, 5, 4], ["c", "b", "a", "a", "b"])).tolist()
+    assert has_values.tolist() == [True, True, False, True, True]

@@ -33,7 +33,7 @@ from statebed.operators.joins.join_index import KeyIndex, searched, without_null
 from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.pairs import together
 from statebed.operators.joins.sorted_results import SortedResults
-from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
+from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, OperatorBase, StepResult, Tables
 from statebed.quantities import duration_text
@@ -228,7 +228,7 @@ class AsOfJoin(OperatorBase):
         """Store the last of these versions of each key as the current one."""
         if not keyed.count:
             return
-        last = taken(keyed.rows, keyed.lasts)
+        last = keyed.at(keyed.lasts, keyed.unordered.column_names)
         gone = np.zeros(keyed.count, dtype=np.bool_)
         if self.deleted is not None:
             gone = boolean_values(last[self.deleted])

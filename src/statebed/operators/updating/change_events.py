@@ -93,7 +93,7 @@ class ChangeEvents(OperatorBase):
         admitted = admit_updating(events, self.ttl, clock.late_us)
         keyed = by_key(admitted.rows, self.input, order=self.order)
         view = tables.get_keyed(EVENTS)
-        new = taken(keyed.rows.select([*self.input.columns.names, TIME]), keyed.lasts)
+        new = keyed.at(keyed.lasts, [*self.input.columns.names, TIME])
         kept, known = view.get(keyed.keys)
         there = np.flatnonzero(known)
         old = stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)

@@ -153,16 +153,16 @@ class Deduplicate(OperatorBase):
         return admit_untimed(rows, None) if self.order else admit(rows, None)
 
     def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
-        _, known = view.get(keyed.keys)
-        fresh = np.flatnonzero(~known)
-        firsts = taken(keyed.rows, keyed.starts[fresh])
+        fresh = np.flatnonzero(~view.has(keyed.keys))
+        firsts = keyed.at(keyed.starts[fresh], self.outputs[MAIN].schema.names)
         times = one_chunk(firsts[TIME])
-        view.upsert(taken(keyed.keys, fresh), pa.table({ROW_TIME: times}), times=self._times(times))
-        return firsts.select(self.outputs[MAIN].schema.names)
+        keys = keyed.keys if len(fresh) == keyed.count else taken(keyed.keys, fresh)
+        view.upsert(keys, pa.table({ROW_TIME: times}), times=self._times(times))
+        return firsts
 
     def _last(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
         columns = [*self.input.columns.names, TIME]
-        new = taken(keyed.rows.select(columns), keyed.lasts)
+        new = keyed.at(keyed.lasts, columns)
         kept, known = view.get(keyed.keys)
         there = np.flatnonzero(known)
         old = stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)

@@ -147,7 +147,10 @@ class TopN(OperatorBase):
     def _first_rows(self, rows: pa.Table) -> pa.Table:
         """Return the first n rows of each key, with event times and weights, from rows of the state table."""
         keys = rows.select([key.name for key in state_keys(self.input)])
-        keyed = KeyedRows(self.input.schema.empty_table(), keys, np.zeros(rows.num_rows, dtype=np.int64))
+        nothing = np.zeros(0, dtype=np.int64)
+        keyed = KeyedRows(
+            self.input.schema.empty_table(), nothing, keys, starts=np.zeros(rows.num_rows, dtype=np.int64)
+        )
         standing = replace(self._standing(keyed, one_chunk(rows[ROWS])), touches_all=True)
         return self._shown(standing, keyed, standing.first_after)
 

@@ -143,21 +143,24 @@ class KeyedView:
         source = np.full(len(batch), -1, dtype=np.int64)
         tables = [pa.schema([field.with_nullable(True) for field in self.table.value_schema]).empty_table()]
         count = 0
-        with self._blocks.operation(_ROW_BYTES * len(batch)):
-            for slot, start, end in self._blocks.available(batch.hashes):
-                with self._blocks.locked():
-                    remember = self._last_batch is not None
-                    for piece in self._alive(slot.block.locate(batch, start, end, remember=remember)[0]):
-                        rows = batch.order[piece.rows]
-                        has_values[rows] = True
-                        source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
-                        count += len(rows)
-                        tables.append(values_of(piece.run, piece.at, tables[0].schema))
-                    self._blocks.settle([slot])
+        for piece in self._matches(batch):
+            rows = batch.order[piece.rows]
+            has_values[rows] = True
+            source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
+            count += len(rows)
+            tables.append(values_of(piece.run, piece.at, tables[0].schema))
         table = pa.concat_tables(tables)
         indices = from_numpy(source, pa.int64(), valid=has_values)
         columns = [one_chunk(column).take(indices) for column in table.columns]
         return pa.Table.from_arrays(columns, schema=table.schema), has_values
+
+    def has(self, keys: Batch) -> Mask:
+        """Return a mask of the keys that have values. Keys may repeat."""
+        batch = self._batch(keys)
+        has_values = np.zeros(len(batch), dtype=np.bool_)
+        for piece in self._matches(batch):
+            has_values[batch.order[piece.rows]] = True
+        return has_values
 
     def distinct(self, keys: Batch) -> tuple[pa.Table, Grouping]:
         """Return each key once, in the order of hashes, and the rows of `keys` that have it.
@@ -508,6 +511,15 @@ class KeyedView:
                 f"the table {self.table.name!r} takes no more writes: {self._closed}",
                 fix="restore a new view from the last committed record",
             )
+
+    def _matches(self, batch: KeyBatch) -> Iterator[BatchMatches]:
+        """Yield the live rows that have keys of a batch, with the lock held."""
+        with self._blocks.operation(_ROW_BYTES * len(batch)):
+            for slot, start, end in self._blocks.available(batch.hashes):
+                with self._blocks.locked():
+                    remember = self._last_batch is not None
+                    yield from self._alive(slot.block.locate(batch, start, end, remember=remember)[0])
+                    self._blocks.settle([slot])
 
     def _alive(self, pieces: Sequence[BatchMatches]) -> list[BatchMatches]:
         until = self._expired_until()

@@ -3,6 +3,7 @@
 Each takes and returns tables with `_time` and, in a changelog, `_weight` after the user's columns; both pass unchanged.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +92,11 @@ class Select:
     def text(self) -> str:
         return "select " + ", ".join(f"{value.text} as {name}" for name, value in self.values)
 
+    @property
+    def shown(self) -> str:
+        """The step as a user would write it. `text` must stay as it is: unnamed operators are named after it."""
+        return "select " + ", ".join(_shown(name, value) for name, value in self.values)
+
     @cached_property
     def columns(self) -> pa.Schema:
         return pa.schema([pa.field(name, value.type, nullable=value.nullable) for name, value in self.values])
@@ -100,6 +106,18 @@ class Select:
         hidden = {name: rows[name] for name in (TIME, WEIGHT) if name in rows.schema.names}
         fields = [*self.columns, *(rows.schema.field(name) for name in hidden)]
         return pa.Table.from_arrays([*columns.values(), *hidden.values()], schema=pa.schema(fields))
+
+
+def _shown(name: str, value: Expression) -> str:
+    if value.plain_column == name:
+        return name
+    has_alias = re.search(rf"\sas\s+`?{re.escape(name)}`?\s*$", value.text, re.IGNORECASE)
+    return value.text if has_alias else f"{value.text} as {name}"
+
+
+def shown_step(step: Step) -> str:
+    """Return a step as a user would write it."""
+    return step.shown if isinstance(step, Select) else step.text
 
 
 @dataclass(frozen=True)

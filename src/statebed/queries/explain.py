@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from statebed.flow.event_time import event_time_text
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.steps import shown_step
 from statebed.operators.labels import operator_label
 from statebed.present import notebook
 from statebed.queries.job import QueryJob
@@ -74,7 +75,7 @@ def explained(translation: Translation, result: Any) -> QueryExplanation:
                 columns = ", ".join(node.columns.names)
                 head.append(f"{node.name}: {columns}; event time {event_time_text(graph, edge)}")
             case StepNode() if edge not in job.frames:
-                between.append(f"{node.step.text}{_time(graph, edge)}")
+                between.append(f"{shown_step(node.step)}{_time(graph, edge)}")
             case UnionNode() if edge not in job.frames:
                 between.append(f"union{_time(graph, edge)}")
             case OperatorNode():

@@ -7,6 +7,7 @@ from typing import Self
 from statebed.checkpoint import Guarantee, Sink
 from statebed.flow.event_time import event_time_text
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode
+from statebed.flow.steps import shown_step
 from statebed.format.ranges import owned_range
 from statebed.format.stream_schema import Changes
 from statebed.operators import MAIN, Operator
@@ -195,7 +196,7 @@ def _origin(graph: Graph, edge: Edge) -> str:
         return node.name
     if isinstance(node, OperatorNode):
         return node.operator.operator_id + (f".{edge.output}" if edge.output else "")
-    step = node.step.text if isinstance(node, StepNode) else "union"
+    step = shown_step(node.step) if isinstance(node, StepNode) else "union"
     return f"{step} ({', '.join(_origin(graph, input_) for input_ in node.inputs)})"
 
 

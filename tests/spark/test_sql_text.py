@@ -19,6 +19,7 @@ from examples.nexmark.sources import SOURCE_NAMES
 from statebed.demo.nexmark import Nexmark
 from statebed.errors import InputError
 from statebed.format.names import stored_name
+from statebed.format.stream_schema import Changes
 from statebed.queries.text.pipeline import PipelineSettings
 from statebed.sql.source_text import SqlText
 from statebed.sql.statement_parser import parse_statements
@@ -338,6 +339,31 @@ MISTAKES = {
         "3)",
         "kind = 'sequence'",
     ),
+    "CREATE TABLE t (a BIGINT, b ARRAY<INT>) WITH (connector = 'datagen'); SELECT * FROM t": (
+        "cannot fill the column 'b' of type array<int>",
+        "ARRAY<INT>",
+        "in a view",
+    ),
+    "CREATE TABLE t (a BIGINT) WITH (connector = 'datagen', fields.a.kind = 'seq'); SELECT * FROM t": (
+        "fields.a.kind must be 'random' or 'sequence', got 'seq'",
+        "'seq'",
+        "one of them",
+    ),
+    "CREATE TABLE t (a DOUBLE) WITH (connector = 'datagen', fields.a.kind = 'sequence'); SELECT * FROM t": (
+        "fields.a.kind is 'sequence', but the column has the type double",
+        "'sequence'",
+        "BIGINT",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'datagen', fields.a.min = 5, fields.a.max = 3); SELECT * FROM t": (
+        "fields.a.max leaves no values: the least is 5, the greatest 3",
+        "3)",
+        "exchange",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'datagen', fields.a.null-rate = 20); SELECT * FROM t": (
+        "must be between 0 and 1, got 20",
+        "20)",
+        "0.1",
+    ),
     "CREATE TABLE t (a BIGINT) WITH (connector = 'parquet', pth = 'x')": (
         "has no option 'pth'",
         "pth",
@@ -404,6 +430,25 @@ def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> 
     assert list(job.graph.sources) == ["ticks"]
     with pytest.raises(InputError, match="`mode` must be one of"):
         job.sql("SELECT * FROM ticks", mode="late")
+
+
+@pytest.mark.parametrize(
+    ("query", "operator"),
+    [
+        (
+            "SELECT sum(price) AS s FROM TUMBLE(bids, ts, '1 minute') GROUP BY window_start, window_end, ROLLUP(note)",
+            "sql_window",
+        ),
+        ("SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), CUBE(note, auction)", "sql_window"),
+        ("SELECT count(*) AS n FROM bids GROUP BY ROLLUP(window(ts, '1 minute'), note)", "sql_aggregate"),
+    ],
+)
+def test_windows_in_all_grouping_sets_close(spark: Any, tmp_path: Path, query: str, operator: str) -> None:
+    job = sb.Job("sets", state=tmp_path, spark=spark)
+    job.execute(BIDS)
+    stream = job.sql(query)
+    assert list(job.graph.operators) == [operator]
+    assert stream.output.changes is (Changes.APPEND if operator == "sql_window" else Changes.CHANGELOG)
 
 
 def test_settings_of_flink_are_ours_or_refused_with_what_to_do() -> None:

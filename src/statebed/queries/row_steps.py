@@ -321,7 +321,8 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
     if spec is None or not _is_time(spec, child) or query.options.mode == "complete" or _is_expanded(query):
         if child.is_head:
             child.check_ready("rollup, cube or a sliding window")
-            return query.head_of(node, [child])
+            head = query.head_of(node, [child])
+            return _with_shared_windows(head, child, node, attributes) if query.options.mode is None else head
         return _expand_behind(child, node, attributes)
     number = attributes[0].id
     return replace(
@@ -330,6 +331,25 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
         pending={**child.pending, number: spec},
         virtual=child.virtual | {number},
     )
+
+
+def _with_shared_windows(head: Relation, child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:
+    """Return the rows of grouping sets with the windows that all of the sets have: an operator can close these.
+
+    Output modes of Spark close them by the event time of the window itself, as Spark does.
+    """
+    rows = range(node.handle.projections().size())
+    pending, parts = dict(head.pending), dict(head.pending_parts)
+    for place, attribute in enumerate(attributes):
+        values = [node.nested_expression("projections", row, place) for row in rows]
+        origins = {value.id for value in values if value is not None and value.is_attribute}
+        is_shared = len(origins) == 1 and all(value is not None and value.is_attribute for value in values)
+        for origin in origins if is_shared else ():
+            if origin in child.pending:
+                pending[attribute.id] = child.pending[origin]
+            if origin in child.pending_parts:
+                parts[attribute.id] = child.pending_parts[origin]
+    return replace(head, pending=pending, pending_parts=parts)
 
 
 def _expand_behind(child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:

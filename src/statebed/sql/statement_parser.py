@@ -131,7 +131,7 @@ def _view(cursor: TokenCursor, *, is_replacement: bool) -> CreateView:
 
 
 def _function(cursor: TokenCursor) -> CreateFunction:
-    fix = "write CREATE FUNCTION name AS 'module:function'"
+    fix = "write CREATE FUNCTION name AS 'module:function', or CREATE FUNCTION name RETURNS DOUBLE AS 'module:function'"
     if_not_exists = _if_not_exists(cursor)
     name = _plain_name(cursor, "the name of the function", fix=fix)
     returns = None

@@ -211,6 +211,15 @@ WINDOW_VALUES = [
             .agg(F.sum("s"))
         ),
     ),
+    BatchCase(
+        "window_in_all_grouping_sets",
+        lambda t: (
+            _marked(t)
+            .select(F.window("ts", "20 seconds").alias("w"), "k", "g", "v")
+            .groupingSets([["w", "k", "g"], ["w", "k"], ["w"]], "w", "k", "g")
+            .agg(F.sum("v"), F.grouping_id())
+        ),
+    ),
     BatchCase("updating_by_window_and_key", lambda t: _windows(t).groupBy("window").agg(F.max("s"), F.count("*"))),
 ]
 

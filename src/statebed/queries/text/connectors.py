@@ -86,6 +86,14 @@ class SqlTableRequest:
         supplied = self.statement.options.get(option)
         return self.statement.name.span if supplied is None else supplied.span
 
+    def span_of_type(self, column: str) -> SqlSpan:
+        """Return the place of the type of a declared column."""
+        return next(
+            entry.type_text.span
+            for entry in self.statement.columns
+            if entry.name.text == column and entry.type_text is not None
+        )
+
     def mistake(self, what: str, option: str, *, fix: str) -> InputError:
         """Return the error for an option."""
         return self.source.mistake(what, self.span_of(option), fix=fix)

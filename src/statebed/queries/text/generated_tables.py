@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from statebed.errors import InputError
 from statebed.queries.text.connectors import Connector, SqlTableRequest, TableOption
 from statebed.queries.text.spark_errors import nearest
 
@@ -29,6 +30,8 @@ _START_US = 1_767_225_600_000_000
 """2026-01-01 00:00 UTC."""
 _MICROSECONDS = 1_000_000
 _LARGEST = {"tinyint": 127, "smallint": 32_767, "int": 1_000_000, "bigint": 1_000_000}
+_RANDOM, _SEQUENCE = "random", "sequence"
+"""Kinds of columns."""
 _FIELD_OPTIONS = ("kind", "min", "max", "start", "end", "length", "values", "null-rate")
 _OPTIONS = {
     "rows-per-second": TableOption(int, example="1000"),
@@ -109,7 +112,9 @@ class _Column:
     def value(self) -> Column:
         value = self._plain.cast(self.type)
         rate = self._number("null-rate", 0.0)
-        if rate <= 0:
+        if not 0 <= rate <= 1:
+            raise self._mistake("null-rate", f"must be between 0 and 1, got {rate:g}", fix="write a share such as 0.1")
+        if rate == 0:
             return value
         is_null = F.pmod(self._chance("null"), F.lit(_MICROSECONDS)) < int(rate * _MICROSECONDS)
         return F.when(is_null, F.lit(None)).otherwise(value)
@@ -119,14 +124,24 @@ class _Column:
         """Number of rows after which a sequence ends, and the table with it; None for other columns."""
         if "end" not in self.options:
             return None
-        if self.options.get("kind") != "sequence":
-            full = f"fields.{self.name}.end"
-            raise self.request.mistake(
-                f"{full} ends a sequence, but the column is random",
-                full,
-                fix=f"add fields.{self.name}.kind = 'sequence'",
+        if not self._is_sequence:
+            raise self._mistake(
+                "end", "ends a sequence, but the column is random", fix=f"add fields.{self.name}.kind = 'sequence'"
             )
         return int(self._number("end", 0)) - int(self._number("start", 0)) + 1
+
+    @property
+    def _is_sequence(self) -> bool:
+        kind = self.options.get("kind", _RANDOM)
+        if kind not in {_RANDOM, _SEQUENCE}:
+            raise self._mistake("kind", f"must be {_RANDOM!r} or {_SEQUENCE!r}, got {kind!r}", fix="write one of them")
+        if kind == _SEQUENCE and not isinstance(self.type, IntegralType | StringType):
+            raise self._mistake(
+                "kind",
+                f"is {_SEQUENCE!r}, but the column has the type {self.type.simpleString()}",
+                fix="number rows in a column of type BIGINT, INT or STRING",
+            )
+        return kind == _SEQUENCE
 
     @property
     def _plain(self) -> Column:
@@ -134,7 +149,7 @@ class _Column:
         if "values" in self.options:
             values = [entry.strip() for entry in self.options["values"].split(",")]
             return F.element_at(F.array(*map(F.lit, values)), (F.pmod(chance, F.lit(len(values))) + 1).cast("int"))
-        if self.options.get("kind") == "sequence" and isinstance(kind, IntegralType | StringType):
+        if self._is_sequence:
             return row + int(self._number("start", 0))
         for types, build in (
             (IntegralType, self._integer),
@@ -148,7 +163,7 @@ class _Column:
                 return build()
         raise self.request.source.mistake(
             f"'datagen' cannot fill the column {self.name!r} of type {kind.simpleString()}",
-            self.request.statement.name.span,
+            self.request.span_of_type(self.name),
             fix="use numbers, BOOLEAN, STRING, DATE and TIMESTAMP, and compute other columns in a view",
         )
 
@@ -164,11 +179,14 @@ class _Column:
 
     def _integer(self) -> Column:
         least = int(self._number("min", 0))
-        most = int(self._number("max", _LARGEST[self.type.simpleString()]))
-        return F.pmod(self._chance("value"), F.lit(max(most - least + 1, 1))) + least
+        most = int(self._number("max", max(least, _LARGEST[self.type.simpleString()])))
+        self._check_bounds(least, most)
+        return F.pmod(self._chance("value"), F.lit(most - least + 1)) + least
 
     def _fraction(self) -> Column:
-        least, most = self._number("min", 0.0), self._number("max", 1000.0)
+        least = self._number("min", 0.0)
+        most = self._number("max", max(least, 1000.0))
+        self._check_bounds(least, most)
         share = F.pmod(self._chance("value"), F.lit(1 << 40)) / float(1 << 40)
         return share * (most - least) + least
 
@@ -179,10 +197,19 @@ class _Column:
         try:
             return float(text)
         except ValueError:
-            full = f"fields.{self.name}.{option}"
-            raise self.request.mistake(
-                f"{full} must be a number, got {text!r}", full, fix=f"write {full} = '10'"
-            ) from None
+            fix = f"write fields.{self.name}.{option} = '10'"
+            raise self._mistake(option, f"must be a number, got {text!r}", fix=fix) from None
+
+    def _check_bounds(self, least: float, most: float) -> None:
+        if most < least:
+            option = "max" if "max" in self.options else "min"
+            raise self._mistake(
+                option, f"leaves no values: the least is {least:g}, the greatest {most:g}", fix="exchange min and max"
+            )
+
+    def _mistake(self, option: str, what: str, *, fix: str) -> InputError:
+        full = f"fields.{self.name}.{option}"
+        return self.request.mistake(f"{full} {what}", full, fix=fix)
 
 
 DATAGEN = Connector(_OPTIONS, read=_read, prefixes=("fields.",))

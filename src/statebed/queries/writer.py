@@ -117,9 +117,15 @@ class StreamWriter:
             )
         if continuous is not None:
             raise InputError("continuous processing has no batches", fix="use trigger(processingTime='1 second')")
-        self._start = {"processing_time": processingTime}
-        if once or availableNow:
-            self._start = {"available_now": True}
+        empty = {"processingTime=''": processingTime == "", "once=False": once is False}
+        empty["availableNow=False"] = availableNow is False
+        for choice, is_empty in empty.items():
+            if is_empty:
+                raise InputError(
+                    f"trigger({choice}) chooses no trigger",
+                    fix="leave trigger() out to run batches one after the other until the query is stopped",
+                )
+        self._start = {"available_now": True} if processingTime is None else {"processing_time": processingTime}
         return self
 
     def startChoices(  # noqa: N802 - named like its neighbours

@@ -79,6 +79,9 @@ def test_what_is_missing_is_named(lines: DataFrame, counts: DataFrame) -> None:
         sb.write_stream(lines).format("parquet").start("out")
     with pytest.raises(sb.InputError, match="exactly one of"):
         sb.write_stream(lines).trigger()
+    for choice in ({"once": False}, {"availableNow": False}, {"processingTime": ""}):
+        with pytest.raises(sb.InputError, match=r"chooses no trigger(.|\n)*leave trigger\(\) out"):
+            sb.write_stream(lines).trigger(**choice)
     pivoted = lines.groupBy().pivot("value", ["a", "b"]).count()
     with pytest.raises(sb.InputError, match=r"pivot\(\) groups twice(.|\n)*count_if"):
         sb.write_stream(pivoted).outputMode("complete").format("console").start()

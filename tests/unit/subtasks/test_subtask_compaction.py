@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from conformance.every_operator import OPERATORS
 from conformance.streams import LEFT, RIGHT, SCHEMA, source
+from effort import diagonals
 from unit.subtasks.subtask_world import SubtaskWorld, Told, edits_of
 
 from statebed.aggregates import functions as f
@@ -37,6 +38,19 @@ def node_of(step: Callable[..., Any]) -> OperatorNode:
     return node
 
 
+VARIANTS = (
+    "sliding_late",
+    "cumulative_early",
+    "session",
+    "first",
+    "top",
+    "interval_join_inner",
+    "interval_join_semi",
+    "window_join_inner",
+    "updating_join_inner",
+)
+"""Operators with the tables of another one in `KINDS`."""
+KINDS = [name for name in OPERATORS if name not in VARIANTS]
 COUNTS = node_of(lambda left, _: left.key_by("k", name="out").agg(n=f.count(), all=f.sum("v")))
 WINDOWS = node_of(lambda left, _: left.group_by("k", tumbling("1 hour"), name="out").agg(n=f.count(), all=f.sum("v")))
 SHORT_LIVED = node_of(lambda left, _: left.key_by("k", name="out").agg(n=f.count(), ttl="20 us"))
@@ -76,7 +90,7 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
     made.close()
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", [*KINDS, *(pytest.param(name, marks=pytest.mark.long) for name in VARIANTS)])
 def test_p6_every_operator_gives_the_same_rows_and_state_with_and_without_compaction(operator: str) -> None:
     node = node_of(OPERATORS[operator])
     merged, plain = SubtaskWorld(node), SubtaskWorld(node)
@@ -96,8 +110,13 @@ def test_p6_every_operator_gives_the_same_rows_and_state_with_and_without_compac
     assert merged.state() == plain.state()
 
 
-@pytest.mark.parametrize("operator", ["updating_aggregate", "process", "session", "interval_join_full", "tumbling"])
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("operator", "seed"),
+    [
+        *diagonals(["updating_aggregate", "tumbling"], [1, 2, 3]),
+        *diagonals(["process", "session", "interval_join_full"], [1, 2, 3], kept=0),
+    ],
+)
 def test_p6_edits_that_come_late_twice_or_never_and_rescales_change_no_answer(operator: str, seed: int) -> None:
     node, chance = node_of(OPERATORS[operator]), Random(f"{operator} {seed}")
     merged, plain = SubtaskWorld(node), SubtaskWorld(node)
@@ -176,9 +195,9 @@ def test_an_edit_one_of_whose_inputs_has_left_is_discarded(node: OperatorNode) -
     assert again.state() == before
 
 
-@pytest.mark.parametrize("node", [COUNTS, WINDOWS], ids=["keyed", "time_keyed"])
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 4), (4, 1)])
-def test_an_edit_is_applied_by_subtasks_at_another_parallelism(node: OperatorNode, before: int, after: int) -> None:
+@pytest.mark.parametrize(("counts", "node"), diagonals([(2, 3), (4, 1), (3, 2), (1, 4)], [COUNTS, WINDOWS]))
+def test_an_edit_is_applied_by_subtasks_at_another_parallelism(node: OperatorNode, counts: tuple[int, int]) -> None:
+    before, after = counts
     merged, plain = grown(node, 6, parallelism=before), grown(node, 6, parallelism=before)
     edits = edits_of(merged.compact())
     assert len(edits) == before

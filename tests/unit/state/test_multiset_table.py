@@ -97,7 +97,7 @@ def test_rows_of_a_group_share_the_upper_half_of_its_hash_and_differ_in_the_lowe
     assert len(np.unique(hashes)) == 2000
 
 
-@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("spilled", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("seed", [1])
 def test_groups_are_read_as_a_model_says(tiers: Tiers, spilled: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)

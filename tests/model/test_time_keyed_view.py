@@ -3,7 +3,6 @@
 import datetime as dt
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +23,6 @@ from statebed.storage import MemoryStore
 
 RETENTION = 100
 BUDGET = 6_000
-LETS_GO_SECONDS = 10.0
-"""Time for a loader thread to let go of a file that it has prefetched; the future has its result a moment before."""
 NAN = float("nan")
 Row = tuple[float | None, int, float | None]
 """Driver (the key), time, fare (the value)."""
@@ -103,18 +100,12 @@ class TimeKeyedMachine(RuleBasedStateMachine):
         for view in self.views:
             view.release()
         held = self.tiers.memory.snapshot().accounts
-        left, until = self.files(), time.monotonic() + LETS_GO_SECONDS
-        while left and time.monotonic() < until:
-            time.sleep(0.01)
-            left = self.files()
+        # Copies of ranges that were fetched stay for later views, within the limit of the cache.
+        left = [path for path in self.tiers.folder.path.iterdir() if path.suffix != ".range"]
         self.tiers.close()
         shutil.rmtree(self.folder)
         assert not held
         assert not left
-
-    def files(self) -> list[Path]:
-        # Copies of ranges that were fetched stay for later views, within the limit of the cache.
-        return [path for path in self.tiers.folder.path.iterdir() if path.suffix != ".range"]
 
     @rule(parallelism=st.integers(1, 3))
     def restore(self, parallelism: int) -> None:

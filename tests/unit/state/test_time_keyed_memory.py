@@ -176,6 +176,23 @@ def test_a_view_that_is_given_up_takes_along_what_an_unfinished_scan_holds(tiers
     assert unfinished is not None
 
 
+def test_p5_rows_that_a_scan_holds_after_their_checkpoint_leave_no_file_when_memory_is_short(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    for start in range(0, 400, 100):
+        view.append(many(100, start=start, times=10))
+        view._state.buffer.seal()
+    unfinished = view.scan()
+    store_all(view, store, 1)
+    assert fares(view.read()) == list(range(400))  # from the file of the checkpoint
+    with tiers.memory.reserve("test", Purpose.READS, BUDGET):
+        assert list(tiers.folder.path.iterdir())  # what the scan holds had to leave memory
+    assert fares(*unfinished) == list(range(400))
+    del unfinished
+    view.release()
+    assert list(tiers.folder.path.iterdir()) == []
+
+
 def test_reading_a_range_or_a_key_fetches_only_what_may_hold_it(tmp_path: Path) -> None:
     store = MemoryStore()
     wanted: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ checkpoint has to read the runs again. It is the last one to be chosen, because 
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -160,11 +160,11 @@ class RowGroup:
         self.offer_loose()
         return gone
 
-    def forget(self, runs: Iterable[Segment]) -> None:
-        """Forget runs that are still used elsewhere."""
-        gone = {id(run) for run in runs}
+    def take_runs(self) -> tuple[Segment, ...]:
+        """Remove and return the runs, which the caller closes or uses otherwise. They are no longer merged."""
         with self._lock:
-            self._runs = tuple(run for run in self._runs if id(run) not in gone)
+            runs, self._runs = self._runs, ()
+            return runs
 
     def gather(self) -> None:
         """Copy many small pieces together; do nothing while another thread does."""
@@ -279,7 +279,13 @@ class RowGroup:
             return
         whole = self._merged(runs)
         with self._lock:
-            self._runs = (whole,)
+            taken = self._runs != runs
+            if not taken:
+                self._runs = (whole,)
+        if taken:  # meanwhile, the runs were replaced by the file of a checkpoint
+            whole.close()
+            run.spill()
+            return
         for moved_run in runs:
             whole.uses.add(moved_run.uses)
             moved_run.close()

@@ -326,7 +326,9 @@ class TimeKeyedState:
             fresh = [*self.buffer.spans(), *self._pending_spans(rest, live)]
             live = live.without_idle_tombstones(fresh=fresh)
             gone = self._replaced(live, tombstones.held_bytes(live.tombstones), absorbed=taken, hidden=hidden)
-            for segment in (*gone, *(run for run in taken.runs() if id(run) not in taken.kept)):
+            # Runs that are still read may be spilled, but not merged to a file that no one would remove.
+            runs = [run for group in taken.groups for run in group.take_runs()]
+            for segment in (*gone, *(run for run in runs if id(run) not in taken.kept)):
                 self._retire(segment)
 
     @property

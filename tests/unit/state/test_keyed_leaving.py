@@ -183,11 +183,11 @@ def test_runs_in_memory_become_one_before_the_next_operation_in_room_of_their_ow
 
     monkeypatch.setattr(world.memory, "reserve", spy)
     held, counts = block.held_bytes, []
-    for _ in range(4):
-        world.put(range(20_000, 20_600), "third")
+    for _ in range(7):
+        world.put(range(20_000, 22_000), "third")
         counts.append(len(block._loose.runs))
-    # 1,375 keys that were looked for in the small run are a sixteenth of the rows: after the third batch.
-    assert counts == [2, 2, 2, 1]
+    # 11,000 keys that were looked for in the small run are half of the rows: after the sixth batch.
+    assert counts == [2, 2, 2, 2, 2, 2, 1]
     assert reserved == [pytest.approx(held, rel=0.2)]
     assert world.contents() == world.model
 

@@ -25,6 +25,7 @@ from statebed.state.keyed.run_rows import file_rows, run_of, without_deleted
 from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.live.files import LiveFiles
+from statebed.state.memory.pages import count_processed
 from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.upload import Upload
@@ -228,6 +229,7 @@ class DurableRows:
         its sequence.
         """
         segment = encode_segment(rows, spec=self.spec)
+        count_processed(rows.nbytes)
         path = name_of(segment.digest)
         entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
         if self._images is not None:

@@ -65,6 +65,7 @@ from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written_values import WrittenValues, values_of
 from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import SEGMENTS_IN_BUDGET, Purpose, Reservation
+from statebed.state.memory.pages import count_processed
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spooled_rows import SpooledRows
@@ -194,7 +195,7 @@ class KeyedView:
         """
         groups = self._groups(keys)
         pages = self._by_page(groups, lambda _, pieces: element_page(self.table, groups.keys, pieces))
-        return (page for page in pages if len(page.groups))
+        return _counted(page for page in pages if len(page.groups))
 
     def count_elements(self, keys: Batch, limits: Rows) -> Rows:
         """Return the number of rows of each group of a multiset table. `keys` has each group once.
@@ -789,3 +790,10 @@ def _latest(times: Times | None, alive: Sequence[BatchMatches]) -> Times | None:
         if piece.run.times is not None:
             times[piece.rows] = np.maximum(times[piece.rows], piece.run.times[piece.at])
     return times
+
+
+def _counted(pages: Iterator[ElementPage]) -> Iterator[ElementPage]:
+    """Count pages as copied bytes: their columns are so small that the C library would keep their memory."""
+    for page in pages:
+        yield page
+        count_processed(page.rows.nbytes)

@@ -5,7 +5,7 @@ in use. pyarrow's allocators, which serve columns of tables and buffers of encod
 files are decoded with Arrow's default allocator whatever memory pool pyarrow uses, and it keeps them by thread. After a
 segment was evicted, or files were read or written, that would be several times the memory that is in use. On the other
 hand, pages that are returned after each batch have to be requested again for the next one, which can cost a third of
-its time. Pages are therefore returned each time a fixed part of the budget was decoded or encoded.
+its time. Pages are therefore returned each time a fixed part of the budget was decoded, encoded or copied.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ _LEAST_PROCESSED, _MOST_PROCESSED = 1 << 20, 64 << 20
 
 
 class _Processed:
-    """Bytes that were decoded or encoded since pages were last returned."""
+    """Bytes that were decoded, encoded or copied since pages were last returned."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ def give_back_pages() -> None:
 
 
 def count_processed(nbytes: int) -> None:
-    """Count bytes of rows that were decoded or encoded, and return unused pages after every 1/8 of the budget.
+    """Count bytes of rows that were decoded, encoded or copied, and return unused pages after every 1/8 of the budget.
 
     The thread that did the work has to call this, because Arrow's default allocator returns pages by thread.
     """

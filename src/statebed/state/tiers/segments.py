@@ -18,6 +18,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory.controller import Hold, Purpose, SpillOffer
+from statebed.state.memory.pages import count_processed
 from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.tiers.row_index import IndexedRows
 from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema, with_row_schema
@@ -253,7 +254,9 @@ class Segment:
             entry.path = local.digest
             entry.owned.CopyFrom(owned)
             return local, entry
-        encoded = encode_segment(self.read(), spec=self.spec)
+        rows = self.read()
+        encoded = encode_segment(rows, spec=self.spec)
+        count_processed(rows.nbytes)
         return encoded.data, encoded.file_entry(encoded.digest, owned=owned)
 
     def _nearest_row_groups(self, selection: Selection) -> RowGroups:

@@ -113,7 +113,7 @@ class Relation:
         """Raise UntranslatableError if rows wait for an operator that a step cannot be."""
         if self.virtual & self.ids:
             raise UntranslatableError(
-                f"a window is used in {step} before its aggregation", "aggregate by the window first: groupBy(window)"
+                f"a window is used in {step} before its aggregation", "aggregate by the window first"
             )
         if self.rankings:
             raise UntranslatableError(

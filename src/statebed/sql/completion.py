@@ -104,6 +104,10 @@ COMMANDS = (".epoch", ".exit", ".help", ".jobs", ".mode", ".quit", ".read", ".re
 _LISTS = ("FUNCTIONS", "JOBS", "SETTINGS", "STATES", "TABLES", "VIEWS")
 _WORD = re.compile(r"[\w.`]*$")
 _LAST_WORDS = re.compile(r"(?:\b(\w+)\s+)?\b(\w+)\s*$")
+_TABLE_OPTIONS = re.compile(r"\bCREATE\s.*\bTABLE\b.*\bWITH\s*\(([^()]*)$", re.IGNORECASE | re.DOTALL)
+_CONNECTOR = re.compile(r"\bconnector'?\s*=\s*'(\w+)'", re.IGNORECASE)
+_OPTION_VALUE = re.compile(r"([\w.-]+)'?\s*=\s*('?)[\w.-]*$")
+_OPTION_NAME = re.compile(r"[\w.-]*$")
 _TABLE_OF_ALIAS = r"\b(?:FROM|JOIN|,)\s+([\w.`]+)(?:\s+AS)?\s+{alias}\b"
 
 
@@ -118,6 +122,8 @@ class CompletionNames:
     functions: Sequence[str] = ()
     jobs: Sequence[str] = ()
     settings: Sequence[str] = ()
+    connectors: Callable[[], Mapping[str, Mapping[str, Sequence[str]]]] = field(default=dict)
+    """Options of CREATE TABLE by connector, each with the values that it can have if they are known."""
     by_word: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Further names by the word before them, such as the modes after `.mode`."""
 
@@ -144,6 +150,9 @@ def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, 
         return _commands(before.strip(), word, names)
     if not before.strip():
         return _matching(word, (), keywords=STATEMENTS)
+    options = _TABLE_OPTIONS.search(text)
+    if options:
+        return _table_options(options[1], word, names.connectors())
     match = _LAST_WORDS.search(before)
     last, second = (match[2].upper(), (match[1] or "").upper()) if match else ("", "")
     if last == "SHOW":
@@ -162,7 +171,10 @@ def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, 
         return _matching(word, names.tables, keywords=("TABLE",) if last in {"FROM", "JOIN"} else ())
     if "." in word:
         return _columns_of_table(text, word, names) or _matching(word, names.tables)
-    columns = [column for table in _mentioned(text, names.tables) for column in names.columns(table)]
+    # Nothing is known of the tables of `SELECT pri`, so those of all are offered, except of state tables, which would
+    # have to be read.
+    tables = _mentioned(text, names.tables) or [table for table in names.tables if "." not in table]
+    columns = [column for table in tables for column in names.columns(table)]
     functions = [f"{name}(" for name in names.functions] if word else []
     return _matching(word, [*columns, *functions], keywords=KEYWORDS)
 
@@ -171,6 +183,21 @@ def _commands(command: str, word: str, names: CompletionNames) -> list[str]:
     if not command:
         return _matching(word, COMMANDS)
     return _matching(word, names.by_word.get(command.split(maxsplit=1)[0], ()))
+
+
+def _table_options(text: str, word: str, connectors: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+    """Return options of the table's connector, or values of an option; `text` follows the parenthesis after WITH."""
+    connector = _CONNECTOR.search(text)
+    options = connectors.get(connector[1].lower(), {}) if connector else {}
+    value = _OPTION_VALUE.search(text)
+    if value:
+        values = connectors if value[1].lower() == "connector" else options.get(value[1].lower(), ())
+        return _matching(word, values if value[2] else [f"'{text}'" for text in values])
+    typed = _OPTION_NAME.search(text)
+    assert typed is not None
+    # A shell replaces only the word after the last hyphen.
+    replaced_from = len(typed[0]) - len(word)
+    return [name[replaced_from:] for name in _matching(typed[0], options if connector else ["connector"])]
 
 
 def _columns_of_table(text: str, word: str, names: CompletionNames) -> list[str]:

@@ -11,6 +11,7 @@ NAMES = CompletionNames(
     functions=["count", "coalesce", "my_function"],
     jobs=["totals", "minutes"],
     settings=["parallelism", "memory"],
+    connectors=lambda: {"kafka": {"topic": (), "format": ("json", "avro")}, "datagen": {"rows-per-second": ()}},
     by_word={".mode": ("table", "csv", "json")},
 )
 
@@ -30,6 +31,17 @@ NAMES = CompletionNames(
         ("INSERT INTO p", {"per_minute"}),
         ("DESCRIBE b", {"bids"}),
         ("DROP TABLE b", {"bids"}),
+        ("SELECT pri", {"price", "primary"}),
+        ("SELECT su", set()),  # a column of a state table, which would have to be read
+        ("CREATE TABLE t (k INT) WITH (conn", {"connector"}),
+        ("CREATE TABLE t (k INT) WITH ('conn", {"connector"}),
+        ("CREATE TABLE t (k INT) WITH (connector = ", {"'kafka'", "'datagen'"}),
+        ("CREATE TABLE t (k INT) WITH (connector = 'k", {"kafka"}),
+        ("CREATE TEMPORARY TABLE t\nWITH ('connector' = 'kafka',\n  'to", {"topic"}),
+        ("CREATE TABLE t WITH (connector = 'kafka', format = 'a", {"avro"}),
+        ("CREATE TABLE t WITH (connector = 'datagen', rows-p", {"per-second"}),
+        ("CREATE TABLE t WITH (connector = 'datagen', top", set()),
+        ("CREATE TABLE t WITH (path", set()),
         ("SELECT au FROM bids WHERE pr", {"price", "primary"}),
         ("SELECT coun", {"count("}),
         ("SELECT my", {"my_function("}),

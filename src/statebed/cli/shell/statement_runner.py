@@ -409,6 +409,7 @@ class StatementRunner:
             functions=[*FUNCTIONS, *([] if session is None else session.functions)],
             jobs=[] if session is None else list(session.jobs),
             settings=[*_JOB_OPTIONS, *DECLARATIONS],
+            connectors=lambda: self.session.connectors,
             by_word={".mode": FORMATS, ".results": _SWITCH, ".epoch": (_NEWEST,)},
         )
 

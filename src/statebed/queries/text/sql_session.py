@@ -15,7 +15,8 @@ from statebed.errors import InputError, StatebedError
 from statebed.format.names import stored_name
 from statebed.queries.explain import explained_text
 from statebed.queries.job import QueryJob
-from statebed.queries.text.connectors import CONNECTOR
+from statebed.queries.text.connector_list import CONNECTORS
+from statebed.queries.text.connectors import COMMON_OPTIONS, CONNECTOR
 from statebed.queries.text.live_query import LiveQuery
 from statebed.queries.text.pipeline import JOB_NAMES, TRIGGER, PipelineSettings
 from statebed.queries.text.spark_errors import nearest
@@ -217,6 +218,17 @@ class SqlSession:
             entry.name: entry.statement.target.text
             for entry in self._definitions
             if isinstance(entry.statement, CreateFunction)
+        }
+
+    @property
+    def connectors(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Options of tables by connector, each with the values that it can have if they are known."""
+        return {
+            connector: {
+                **dict.fromkeys(COMMON_OPTIONS, ()),
+                **{name: known.choices for name, known in entry.options.items()},
+            }
+            for connector, entry in CONNECTORS.items()
         }
 
     def definition_of(self, name: str) -> CreateTable | CreateView | None:

@@ -19,6 +19,7 @@ from statebed.flow import Flow
 from statebed.inspect import diff_state, read_state
 from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows import large_groups
+from statebed.operators.windows.large_groups import LargeGroups
 from statebed.state import KeyedView, TimeKeyedView
 from statebed.storage import get_storage_provider
 
@@ -222,12 +223,57 @@ def test_p6_results_of_windows_that_close_are_those_of_lists_in_memory(
     assert played(flow, 5, parallelism=2) == in_memory
 
 
-def test_p4_a_window_that_closes_holds_a_part_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def played_late(flow: Flow, seed: int, **options: Any) -> list[list[str]]:
+    """Return the results after each epoch of a random job with late rows of windows that were emitted."""
+    draw, results = random.Random(seed), []
+    with testing.run(flow, **options) as run:
+        run.watermark(0)
+        for _ in range(2):
+            run.feed("rows", rows_of(draw, 30, SPAN // 2))
+        for watermark in (SPAN // 2, SPAN, 2 * SPAN):
+            run.watermark(watermark)
+            run.feed("rows", rows_of(draw, 3, SPAN // 2))
+            results.append(results_of(run))
+            if options:
+                run.crash()
+        run.watermark(10_000_000)
+        results.append(results_of(run))
+        assert run.state_rows("result") == 0, "values of windows that ended are left"
+    return results
+
+
+@pytest.mark.parametrize("shape", ["tumbling", "sliding", pytest.param("cumulative", marks=pytest.mark.long)])
+def test_p6_lists_of_windows_that_become_large_late_are_moved_in_parts(
+    monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    late = {"allowed_lateness": f"{2 * SPAN} us"}
+    flow = flow_of(WINDOWS[shape], FUNCTIONS | COLLECTED, keys=("k",), changelog=False, **late)
+    listed = played_late(flow, 3)
+    monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 1)
+    monkeypatch.setattr(large_groups, "MERGED_ENTRIES", 2)
+    monkeypatch.setattr(TimeKeyedView, "part_bytes", 1)
+    moved: list[int] = []
+    add = LargeGroups.add
+
+    def counted(large: LargeGroups, tables: Any, groups: pa.Table, change: pa.Table) -> None:
+        moved.append(groups.num_rows)
+        add(large, tables, groups, change)
+
+    monkeypatch.setattr(LargeGroups, "add", counted)
+    assert played_late(flow, 3, parallelism=2) == listed
+    assert moved, "no list was moved"
+
+
+@pytest.mark.parametrize("options", [{}, {"allowed_lateness": "1 hour"}], ids=["close", "late"])
+def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = flow_of(
         WINDOWS["tumbling"],
         {"values": f.count_distinct("v"), "middle": f.median("v"), "often": f.mode("v"), "all": f.sum_distinct("v")},
         keys=("k",),
         changelog=False,
+        **options,
     )
     count = 20_000
     with testing.run(flow, memory=2 << 20) as run:
@@ -250,6 +296,12 @@ def test_p4_a_window_that_closes_holds_a_part_of_its_values(monkeypatch: pytest.
         assert (row["values"], row["middle"], row["often"]) == (8 * count, 8 * count / 2 - 0.5, 0)
         assert row["all"] == sum(range(8 * count))
         assert max(merged) < 16 * count, "less than the values of one epoch"
+        if options:
+            run.feed("rows", [{"k": 1, "n": 0, "v": -1, "x": 0.5, "t": "", "ts": 5}])
+            (row,) = run.output("result")
+            assert (row["values"], row["middle"], row["often"]) == (8 * count + 1, 8 * count / 2 - 1, -1)
+            assert row["all"] == sum(range(8 * count)) - 1
+            assert max(merged) < 4 * 17 * count, "the values of one epoch, in a list for each function"
 
 
 def test_p4_compaction_keeps_the_lists_of_a_window_short() -> None:

@@ -15,6 +15,7 @@ row is late if none of its windows is still kept; otherwise it counts in those t
 belongs to no window and is late.
 """
 
+import contextlib
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,17 @@ LARGE_ENDS = "large_window_ends"
 
 
 @dataclass(frozen=True)
+class StoredPartials:
+    """Stored partials by pane. If lists take too much memory, they are in `long_parts` alone."""
+
+    panes: pa.Table
+    is_emptied: Flags
+    """Flags of the `panes` whose lists are in `long_parts`."""
+    long_parts: Sequence[pa.Table]
+    """Rows with long lists, from a local file."""
+
+
+@dataclass(frozen=True)
 class TouchedWindows:
     """Partials of the windows that the rows of an epoch change."""
 
@@ -60,12 +72,13 @@ class TouchedWindows:
     """Partials by window, before the epoch and of it."""
     is_added: Flags
     """Flags of the `rows` of this epoch."""
-    old: pa.Table
-    """Stored partials by pane."""
+    stored: StoredPartials
     new: pa.Table
     """Partials of this epoch by pane."""
     after_us: int | None
     """Windows that end at or before this time are final."""
+    until_us: int | None
+    """Windows that end after this time have not been emitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,16 +275,41 @@ class WindowAggregate(WindowedAggregation):
             return nothing, new
         keys = added.select([key.name for key in self.keys]) if self.keys else None
         first, last = int(int64_values(added[WINDOW_START]).min()), int(int64_values(added[WINDOW_END]).max())
-        old = tables.get_time_keyed(PARTIALS).read(first, last, keys=keys, hashed=True)
-        before = self._by_window(old, after_us=after_us, until_us=until_us)
-        both = pa.concat_tables([before, added])
-        is_added = np.arange(both.num_rows) >= before.num_rows
-        grouping = self.partials.grouping(both, int64_values(both[WINDOW_END]))
-        touched = grouping.any(is_added)[grouping.group_of_rows()]
-        rows, is_added = filtered(both, touched), is_added[touched]
-        if self.large is None:
-            return self._replaced(rows, is_added), new
-        return self._updated_large(tables, self.large, TouchedWindows(rows, is_added, old, new, after_us))
+        view = tables.get_time_keyed(PARTIALS)
+        with contextlib.closing(LongRows(view)) as long_rows:
+            pieces = itertools.chain([new.slice(0, 0)], view.scan(first, last, keys=keys, hashed=True))
+            stored = self._stored(pieces, long_rows)
+            before = self._by_window(stored.panes, after_us=after_us, until_us=until_us)
+            both = pa.concat_tables([before, added])
+            is_added = np.arange(both.num_rows) >= before.num_rows
+            grouping = self.partials.grouping(both, int64_values(both[WINDOW_END]))
+            touched = grouping.any(is_added)[grouping.group_of_rows()]
+            rows, is_added = filtered(both, touched), is_added[touched]
+            if self.large is None:
+                return self._replaced(rows, is_added), new
+            return self._updated_large(
+                tables, self.large, TouchedWindows(rows, is_added, stored, new, after_us, until_us)
+            )
+
+    def _stored(self, pieces: Iterable[pa.Table], long_rows: LongRows) -> StoredPartials:
+        """Collect stored partials by pane, with those that list many values in a file if they take too much memory."""
+        panes = []
+        for rows in pieces:
+            is_long = np.zeros(rows.num_rows, dtype=np.bool_)
+            if self.large is not None:
+                is_long = self.large.are_many(self.large.entry_counts(rows))
+            panes.append(filtered(rows, ~is_long))
+            if is_long.any():
+                long_rows.add(filtered(rows, is_long))
+        short = sum(part.num_rows for part in panes)
+        if self.large is None or long_rows.fits:
+            panes += long_rows.parts()
+            stored = pa.concat_tables(panes)
+            return StoredPartials(stored, np.zeros(stored.num_rows, dtype=np.bool_), ())
+        long_parts = long_rows.parts()
+        panes += [self.large.without_entries(part, np.ones(part.num_rows, dtype=np.bool_)) for part in long_parts]
+        stored = pa.concat_tables(panes)
+        return StoredPartials(stored, np.arange(stored.num_rows) >= short, long_parts)
 
     def _replaced(self, rows: pa.Table, is_added: Flags) -> pa.Table:
         """Return the changes of windows, from all their partials before an epoch and those that it has added."""
@@ -331,9 +369,7 @@ class WindowAggregate(WindowedAggregation):
 
     # ---- windows with many values ----------------------------------------------------------------------------
 
-    def _updated_large(
-        self, tables: Tables, large: LargeGroups, touched: "TouchedWindows"
-    ) -> tuple[pa.Table, pa.Table]:
+    def _updated_large(self, tables: Tables, large: LargeGroups, touched: TouchedWindows) -> tuple[pa.Table, pa.Table]:
         """Return the changes of windows, of which some may be large or become large, and what to store of the new
         rows.
         """
@@ -341,7 +377,11 @@ class WindowAggregate(WindowedAggregation):
         grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
         groups = self._groups(taken(rows, grouping.first_rows))
         _, was_large = large.stored(tables, groups)
-        becomes = ~was_large & large.are_many(grouping.add(large.entry_counts(rows)))
+        becomes = large.are_many(grouping.add(large.entry_counts(rows)))
+        for listed in self._long_rows(touched):
+            places = large.groups.places(self._groups(listed), groups)
+            becomes[places[places >= 0]] = True
+        becomes &= ~was_large
         is_large = was_large | becomes
         if not is_large.any():
             return self._replaced(rows, is_added), touched.new
@@ -350,6 +390,7 @@ class WindowAggregate(WindowedAggregation):
             chosen = becomes[group_of_rows]
             listed = large.without_entries(filtered(rows, chosen), is_added[chosen])
             self._make_large(tables, large, filtered(groups, becomes), listed)
+            self._move_long_rows(tables, large, touched, filtered(groups, becomes))
             self._store_without_entries(tables, large, touched, filtered(groups, is_large))
         of_large = is_large[group_of_rows]
         output = [self._replaced(filtered(rows, ~of_large), is_added[~of_large])]
@@ -393,13 +434,31 @@ class WindowAggregate(WindowedAggregation):
         ends = groups.drop_columns([WINDOW_END]).append_column(pa.field(TIME, TIMESTAMP), groups[WINDOW_END])
         tables.get_time_keyed(LARGE_ENDS).append(ends)
 
+    def _move_long_rows(self, tables: Tables, large: LargeGroups, touched: TouchedWindows, groups: pa.Table) -> None:
+        """Add the entries of rows with long lists to windows that have just become large, a part at a time."""
+        for listed in self._long_rows(touched):
+            chosen = filtered(listed, large.groups.places(self._groups(listed), groups) >= 0)
+            if chosen.num_rows:
+                grouping = self.partials.grouping(chosen, int64_values(chosen[WINDOW_END]))
+                owners = self._groups(taken(chosen, grouping.first_rows))
+                large.add(tables, owners, self._by_group(chosen, grouping))
+
+    def _long_rows(self, touched: TouchedWindows) -> Iterator[pa.Table]:
+        """Yield rows with long lists, once per window that was emitted and is not final."""
+        for part in touched.stored.long_parts:
+            yield self._in_windows(part, after_us=touched.after_us, until_us=touched.until_us)
+
     def _store_without_entries(
-        self, tables: Tables, large: LargeGroups, touched: "TouchedWindows", groups: pa.Table
+        self, tables: Tables, large: LargeGroups, touched: TouchedWindows, groups: pa.Table
     ) -> None:
         """Replace stored partials that list entries for none but large windows, so that they are not read again."""
-        merged = self._merged(touched.old)
+        panes, is_emptied = touched.stored.panes, touched.stored.is_emptied
+        merged = self._merged(panes)
+        if merged.num_rows < panes.num_rows:
+            is_emptied = self.partials.grouping(panes, int64_values(panes[TIME])).any(is_emptied)
+        has_lists = is_emptied | (large.entry_counts(merged) > 0)
         is_listed = self._in_other_windows(large, merged, groups, touched.after_us)
-        emptied = filtered(merged, ~is_listed & (large.entry_counts(merged) > 0))
+        emptied = filtered(merged, ~is_listed & has_lists)
         if emptied.num_rows:
             view = tables.get_time_keyed(PARTIALS)
             view.delete_at(emptied.select(self.key_names), emptied[TIME])

@@ -178,8 +178,28 @@ def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wan
 
 
 @_compiled
+def _first_from(hashes: Words, low: int, value: np.uint64) -> int:
+    """Return the first row from `low` on with this or a greater hash: exponential search, as it is mostly near, then
+    binary search.
+    """
+    high, step = low, 1
+    while high < len(hashes) and hashes[high] < value:
+        low = high + 1
+        high += step
+        step *= 2
+    high = min(high, len(hashes))
+    while low < high:
+        middle = (low + high) >> 1
+        if hashes[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@_compiled
 def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
-    """Search like `find`, without a directory: exponential search from the previous result, then binary search."""
+    """Search like `find`, without a directory: each search begins at the result of the previous one."""
     count, low, before = len(hashes), 0, _word(0)
     at, equal = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.bool_)
     for number in range(len(wanted)):
@@ -187,44 +207,19 @@ def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
         if value < before:
             low = 0
         before = value
-        high, step = low, 1
-        while high < count and hashes[high] < value:
-            low = high + 1
-            high += step
-            step *= 2
-        high = min(high, count)
-        while low < high:
-            middle = (low + high) >> 1
-            if hashes[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
+        low = _first_from(hashes, low, value)
         at[number], equal[number] = low, low < count and hashes[low] == value
     return at, equal
 
 
 @_compiled
 def ends(hashes: Words, starts: Rows, lasts: Words) -> Rows:
-    """Return, for each start, the first row from there on whose hash is greater than the last one of its range.
-
-    Ranges are mostly short: exponential search from the start, then binary search.
-    """
-    count, result = len(hashes), np.empty(len(starts), np.int64)
+    """Return, for each start, the first row from there on whose hash is greater than the last one of its range."""
+    result = np.empty(len(starts), np.int64)
     for number in range(len(starts)):
-        value, low = lasts[number], starts[number]
-        high, step = low, 1
-        while high < count and hashes[high] <= value:
-            low = high + 1
-            high += step
-            step *= 2
-        high = min(high, count)
-        while low < high:
-            middle = (low + high) >> 1
-            if hashes[middle] <= value:
-                low = middle + 1
-            else:
-                high = middle
-        result[number] = low
+        after = lasts[number] + _word(1)
+        # No hash is greater than the greatest one, to which 1 cannot be added.
+        result[number] = _first_from(hashes, starts[number], after) if after else len(hashes)
     return result
 
 

@@ -334,7 +334,8 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
 
 
 def _with_shared_windows(head: Relation, child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:
-    """Return the rows of grouping sets with the windows that all of the sets have: an operator can close these.
+    """Return the rows of grouping sets with the windows that all of the sets have: an operator can close these, if the
+    rows still have the time.
 
     Output modes of Spark close them by the event time of the window itself, as Spark does.
     """
@@ -345,9 +346,9 @@ def _with_shared_windows(head: Relation, child: Relation, node: PlanNode, attrib
         origins = {value.id for value in values if value is not None and value.is_attribute}
         is_shared = len(origins) == 1 and all(value is not None and value.is_attribute for value in values)
         for origin in origins if is_shared else ():
-            if origin in child.pending:
+            if origin in child.pending and child.pending[origin].attribute in child.ids:
                 pending[attribute.id] = child.pending[origin]
-            if origin in child.pending_parts:
+            if origin in child.pending_parts and child.pending_parts[origin][0].attribute in child.ids:
                 parts[attribute.id] = child.pending_parts[origin]
     return replace(head, pending=pending, pending_parts=parts)
 

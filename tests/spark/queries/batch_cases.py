@@ -215,8 +215,17 @@ WINDOW_VALUES = [
         "window_in_all_grouping_sets",
         lambda t: (
             _marked(t)
-            .select(F.window("ts", "20 seconds").alias("w"), "k", "g", "v")
+            .select(F.window("ts", "20 seconds").alias("w"), "ts", "k", "g", "v")
             .groupingSets([["w", "k", "g"], ["w", "k"], ["w"]], "w", "k", "g")
+            .agg(F.sum("v"), F.grouping_id())
+        ),
+    ),
+    BatchCase(
+        "window_without_its_time_in_grouping_sets",
+        lambda t: (
+            _marked(t)
+            .select(F.window("ts", "20 seconds").alias("w"), "k", "g", "v")
+            .groupingSets([["w", "k", "g"], ["w", "k"]], "w", "k", "g")
             .agg(F.sum("v"), F.grouping_id())
         ),
     ),
@@ -230,6 +239,8 @@ IN_SHORT = [
     if case.name
     in {
         "top_of_window_results",
+        "window_in_all_grouping_sets",
+        "window_without_its_time_in_grouping_sets",
         "top_rows_of_a_window",
         "aggregate_over_top_rows",
         "three_aggregates",

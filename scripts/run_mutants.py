@@ -7,10 +7,16 @@ Each patch in tests/mutants is applied to a copy of the tree and taken back afte
 failure it brings back, and which test must fail (`Test:`), by which error (`Error:`, an assertion unless it is named).
 Without the patch the same test must pass. A patch that no longer applies, a test that cannot be collected or that
 times out, and a failure for another reason are all errors: they prove nothing.
+
+Test runs are forked from this process, which has imported what all of them need but statebed: importing it took most of
+the processor time of a run.
 """
 
 import argparse
+import gc
+import importlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -19,17 +25,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
-from queue import SimpleQueue
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests" / "mutants"
 FAILURES = range(1, 19)
 """Ways in which earlier systems break; tests/mutants/README.md has the list."""
 TEST_SECONDS = 120
+LOADED = (
+    "hypothesis",
+    "numpy",
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "numba",
+    "obstore",
+    "google.protobuf",
+)
 PATCHED = re.compile(r"^\+\+\+ b/(\S+)", re.MULTILINE)
 HEADER = re.compile(r"^(Failure|Here|Test|Error): (.+)$", re.MULTILINE)
 
@@ -75,26 +92,68 @@ def copy_tree(folder: Path) -> None:
     shutil.copy2(ROOT / "pyproject.toml", folder)
 
 
-def run_tests(folder: Path, tests: list[str], **variables: str) -> Outcome:
-    report = folder / "report.jsonl"
-    report.unlink(missing_ok=True)
-    environment = os.environ | {
-        "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}:{folder}",
-        "MUTANT_SOURCE": str(folder / "src"),
-        "MUTANT_REPORT": str(report),
-        "CI": "1",  # the same examples in every run
-        **variables,
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
-    command += ["-p", "mutants.reporting", "-o", f"timeout={TEST_SECONDS}", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3 * TEST_SECONDS, check=False
+def test_run(folder: Path, tests: list[str], **variables: str) -> None:
+    """Run tests of a copy of the tree; the body of a forked process, which ends with the exit status of pytest."""
+    with output_of(folder).open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    places = [str(folder / "src"), str(folder / "tests"), str(folder)]
+    os.chdir(folder)
+    os.environ.update(
+        {
+            "PYTHONPATH": os.pathsep.join(places),
+            "MUTANT_SOURCE": places[0],
+            "MUTANT_REPORT": str(report_of(folder)),
+            "CI": "1",  # the same examples in every run
+            **variables,
+        }
+    )
+    sys.path[:0] = places
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in variables
+    arguments = ["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "mutants.reporting"]
+    # Of the modules that were imported before, pytest rewrites no assertions; they are not the project's.
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    sys.exit(pytest.main([*arguments, "-o", f"timeout={TEST_SECONDS}", *tests]))
+
+
+def report_of(folder: Path) -> Path:
+    return folder / "report.jsonl"
+
+
+def output_of(folder: Path) -> Path:
+    return folder / "output.txt"
+
+
+class Run:
+    """A forked process that runs tests in a copy of the tree."""
+
+    def __init__(self, folder: Path, tests: list[str], **variables: str) -> None:
+        self.folder = folder
+        self.begin = time.monotonic()
+        report_of(folder).unlink(missing_ok=True)
+        # Output that is still buffered would be written by the forked process, too.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.process = multiprocessing.get_context("fork").Process(
+            target=test_run, args=(folder, tests), kwargs=variables
         )
-    except subprocess.TimeoutExpired:
-        return Outcome(-1, [], f"no end after {3 * TEST_SECONDS} seconds")
-    lines = report.read_text().splitlines() if report.exists() else []
-    return Outcome(done.returncode, [json.loads(line) for line in lines], done.stdout + done.stderr)
+        self.process.start()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begin
+
+    def outcome(self) -> Outcome:
+        """Wait for the end of the tests and return how they ended."""
+        self.process.join(max(3 * TEST_SECONDS - self.seconds, 0))
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+            return Outcome(-1, [], f"no end after {3 * TEST_SECONDS} seconds")
+        report = report_of(self.folder)
+        lines = report.read_text().splitlines() if report.exists() else []
+        output = output_of(self.folder).read_text(errors="replace")
+        return Outcome(self.process.exitcode, [json.loads(line) for line in lines], output)
 
 
 def apply(patch: Path, folder: Path) -> str:
@@ -110,8 +169,8 @@ def judge(mutant: Mutant, outcome: Outcome) -> str:
     """Why the mutant does not count as found, or nothing."""
     if outcome.status == 0:
         return "SURVIVED: the test passes with the failure brought back"
-    if outcome.status != 1:
-        return f"pytest ended with status {outcome.status}, so the test did not run:\n{outcome.output}"
+    if outcome.status != 1 or not outcome.failures:
+        return f"the process ended with status {outcome.status}, so the test did not run:\n{outcome.output}"
     for one in outcome.failures:
         expected = one["error"] == mutant.error or (one["error"] == "Failed" and "DID NOT RAISE" in one["message"])
         if one["when"] != "call" or not expected:
@@ -125,25 +184,41 @@ def restore(patch: Path, folder: Path) -> None:
         shutil.copy2(ROOT / name, folder / name)
 
 
-def check_mutant(mutant: Mutant, copies: "SimpleQueue[Path]") -> tuple[str, float]:
-    begin = time.monotonic()
-    folder = copies.get()
-    try:
-        problem = apply(mutant.path, folder)
-        if problem:
-            return f"does not apply: {problem}", time.monotonic() - begin
-        # Bytecode of a patched module must not stay behind.
-        outcome = run_tests(folder, [mutant.test], PYTHONDONTWRITEBYTECODE="1")
-        return judge(mutant, outcome), time.monotonic() - begin
-    finally:
-        restore(mutant.path, folder)
-        copies.put(folder)
+def load() -> None:
+    """Import what tests import, so that forked processes have it."""
+    for module in LOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a forked process would otherwise copy every page of the modules in its first collection
 
 
 def check_unpatched(mutants: list[Mutant], folder: Path) -> str:
     """Run the tests without a patch, which also compiles all modules for the runs with one."""
-    outcome = run_tests(folder, sorted({mutant.test for mutant in mutants}))
+    outcome = Run(folder, sorted({mutant.test for mutant in mutants})).outcome()
     return "" if outcome.status == 0 else f"without any patch, tests fail:\n{outcome.output}"
+
+
+def check(mutants: list[Mutant], folders: list[Path]) -> Iterator[tuple[Mutant, str, float]]:
+    """Test one mutant in each of the copies at a time; yield each with its problem, or nothing, and its seconds."""
+    waiting, free = list(reversed(mutants)), list(folders)
+    running: dict[Run, Mutant] = {}
+    while waiting or running:
+        while waiting and free:
+            mutant, folder = waiting.pop(), free.pop()
+            if problem := apply(mutant.path, folder):
+                restore(mutant.path, folder)
+                free.append(folder)
+                yield mutant, f"does not apply: {problem}", 0.0
+                continue
+            # Bytecode of a patched module must not stay behind.
+            running[Run(folder, [mutant.test], PYTHONDONTWRITEBYTECODE="1")] = mutant
+        wait([run.process.sentinel for run in running], 1)
+        for run in [run for run in running if run.process.exitcode is not None or run.seconds > 3 * TEST_SECONDS]:
+            mutant = running.pop(run)
+            problem = judge(mutant, run.outcome())
+            restore(mutant.path, run.folder)
+            free.append(run.folder)
+            yield mutant, problem, run.seconds
 
 
 @contextmanager
@@ -173,16 +248,12 @@ def main() -> int:
     arguments = parser.parse_args()
     mutants = chosen(arguments.names)
     begin = time.monotonic()
-    with ExitStack() as stack, ThreadPoolExecutor(arguments.at_once) as pool:
+    load()
+    with ExitStack() as stack:
         folders = [stack.enter_context(copied_tree()) for _ in mutants[: arguments.at_once]]
-        unpatched = list(pool.map(check_unpatched, [mutants[n :: len(folders)] for n in range(len(folders))], folders))
-        copies: SimpleQueue[Path] = SimpleQueue()
-        for folder in folders:
-            copies.put(folder)
-        waiting = [pool.submit(check_mutant, mutant, copies) for mutant in mutants]
-        problems = [problem for problem in unpatched if problem]
-        for mutant, one in zip(mutants, waiting, strict=True):
-            problem, seconds = one.result()
+        problems = [check_unpatched(mutants[n :: len(folders)], folder) for n, folder in enumerate(folders)]
+        problems = [problem for problem in problems if problem]
+        for mutant, problem, seconds in check(mutants, folders):
             verdict = "found" if not problem else "NOT FOUND"
             print(f"{mutant.name:42} {verdict:10} {seconds:5.1f} s  {mutant.failure}", flush=True)
             if problem:

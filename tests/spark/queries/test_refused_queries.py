@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),
         None,
         "a window is used in the result before its aggregation",
-        "groupBy(window)",
+        "aggregate by the window first",
     ),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -299,9 +299,23 @@ def _run(command: Command, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 class Suite:
-    """Runs commands in `lanes` threads and keeps their results."""
+    """Runs commands in `lanes` threads and keeps their results.
 
-    def __init__(self, commands: Sequence[Command], *, keep_going: bool = False, lanes: int = LANES) -> None:
+    Another thread calls `find_jars`, which returns the parts whose jars cannot be had, with the reason. They are left
+    out; the others that need jars wait until then.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        find_jars: Callable[[], dict[str, str]] = dict,
+        *,
+        keep_going: bool = False,
+        lanes: int = LANES,
+    ) -> None:
+        self.find_jars = find_jars
+        self.reasons: dict[str, str] | None = None
+        """Why parts are left out; None until that is known."""
         self.keep_going = keep_going
         self.lanes = lanes
         # Static checks first: they fail soonest.
@@ -312,12 +326,29 @@ class Suite:
 
     def run(self) -> int:
         """Run everything; the number of commands that failed, or did not start because another failed."""
-        lanes = [threading.Thread(target=self._lane) for _ in range(self.lanes)]
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
+        threads = [
+            threading.Thread(target=self._jars),
+            *(threading.Thread(target=self._lane) for _ in range(self.lanes)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         return len(self.waiting) + sum(result.status != 0 for result in self.results)
+
+    def _jars(self) -> None:
+        """Find the jars when there is a Java to look for them with, and leave out the parts that miss theirs."""
+        with self.changed:
+            self.changed.wait_for(lambda: TOOLS not in self._awaited())
+        reasons = self.find_jars()
+        with self.changed:
+            self.reasons = reasons
+            self.waiting = [command for command in self.waiting if command.part.name not in reasons]
+            self.changed.notify_all()
+
+    def _awaited(self) -> set[str]:
+        """Return the names of the parts that have not ended."""
+        return {command.part.name for command in [*self.waiting, *self.running]}
 
     def _lane(self) -> None:
         while (command := self._next()) is not None:
@@ -347,7 +378,9 @@ class Suite:
             return False
         if command.part.alone:
             return not self.running and all(other.part.alone for other in self.waiting)
-        awaited = {other.part.name for other in [*self.waiting, *self.running]}
+        if command.part.jars and self.reasons is None:
+            return False
+        awaited = self._awaited()
         if command.part.needs and TOOLS in awaited:
             return False
         return not (command.part.java and SPARK_CLASSES.name in awaited)
@@ -434,16 +467,14 @@ def main() -> int:
     if any(part.java for part in parts) and not ARCHIVE.exists():
         parts.append(SPARK_CLASSES)
     parts = list(dict.fromkeys(parts))
-    reasons = without_jars(parts)
-    parts = [part for part in parts if part.name not in reasons]
     parts += tools_of(parts)
     commands = [command for part in parts for command in commands_of(part)]
-    suite = Suite(commands, keep_going=arguments.keep_going, lanes=arguments.lanes)
     begin = time.monotonic()
+    suite = Suite(commands, lambda: without_jars(parts), keep_going=arguments.keep_going, lanes=arguments.lanes)
     failed = suite.run()
     print(f"\n{slowest(suite.results)}\n\n{table(suite.results, time.monotonic() - begin)}")
-    if reasons:
-        print(f"\n{not_run(reasons)}")
+    if suite.reasons:
+        print(f"\n{not_run(suite.reasons)}")
     for result in suite.results:
         for test in result.unstable:
             print(f"UNSTABLE: {test} failed and passed when it was run again")

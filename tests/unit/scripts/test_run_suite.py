@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -147,6 +148,31 @@ def test_what_needs_a_tool_starts_when_tools_are_there(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert Suite([one for part in (user, tools) for one in commands_of(part)]).run() == 0
     assert time.monotonic() - begin >= 0.3
+
+
+def test_parts_wait_for_their_jars_while_others_run_and_are_left_out_without_them(tmp_path: Path) -> None:
+    log, found = tmp_path / "log", threading.Event()
+
+    def find_jars() -> dict[str, str]:
+        assert found.wait(30)
+        return {"missing": "no such set"}
+
+    commands = [
+        Command(Part(name, 10, command=("true",), jars=(name,)), name, ["bash", "-c", f"echo {name} >> {log}"])
+        for name in ("here", "missing")
+    ]
+    suite = Suite([*commands, command("other", f"echo other >> {log}")], find_jars)
+    threading.Timer(0.3, found.set).start()
+    assert suite.run() == 0
+    assert log.read_text().split() == ["other", "here"]
+    assert suite.reasons == {"missing": "no such set"}
+
+
+def test_jars_are_looked_for_when_tools_are_there(tmp_path: Path) -> None:
+    tools = command(run_suite.TOOLS, f"sleep 0.3; touch {tmp_path}/tool")
+    suite = Suite([tools], lambda: {} if (tmp_path / "tool").exists() else {"all": "no Java"})
+    assert suite.run() == 0
+    assert suite.reasons == {}
 
 
 def test_the_tools_of_parts_are_looked_for_once() -> None:

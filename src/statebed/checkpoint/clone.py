@@ -15,7 +15,6 @@ from statebed.errors import InputError, JobNotFoundError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import digest
-from statebed.format.sealed import seal
 from statebed.protocol.base_choice import Origin, resolve_epoch, resolve_savepoint
 from statebed.protocol.records import lineage_name
 from statebed.storage import ObjectStore, ScopedStore, get_storage_provider, put_verified
@@ -41,7 +40,7 @@ def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origi
     """Do the same as `clone_job`, given the stores of both job folders."""
     log = CheckpointLog(target, to)
     if log.recover().last_number:
-        raise InputError(f"the job {to!r} already exists", where=target.url, fix="choose an unused name")
+        raise _exists(target, to)
     record = _wanted(CheckpointLog(source, job), origin)
     try:
         copy = _copied(record, source, target, to)
@@ -51,8 +50,13 @@ def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origi
             where=error.where,
             fix="create a savepoint first (statebed savepoint), and clone that",
         ) from error
-    target.put_if_absent(names.record(_FIRST), seal(copy))
+    if log.append(copy) is not None:
+        raise _exists(target, to)
     return int(record.epoch)
+
+
+def _exists(target: ObjectStore, job: str) -> InputError:
+    return InputError(f"the job {job!r} already exists", where=target.url, fix="choose an unused name")
 
 
 def _wanted(log: CheckpointLog, origin: Origin) -> pb.CheckpointMetadata:

@@ -5,10 +5,18 @@ Clients use `send_request`. The objects are `requests/{id}` and, written once by
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import ObjectMissingError, ProtocolError, RequestTimeoutError, StatebedError, StorageError
+from statebed.errors import (
+    CorruptObjectError,
+    ObjectMissingError,
+    ProtocolError,
+    RequestTimeoutError,
+    StatebedError,
+    StorageError,
+)
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
@@ -21,6 +29,7 @@ POLL_SECONDS = 0.2
 ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
 """Age at which an answer that was not fetched is deleted."""
 
+M = TypeVar("M", pb.Request, pb.Answer)
 _logger = id_logger(__name__)
 
 
@@ -122,8 +131,7 @@ class PendingRequests:
 
     def _decide(self, request_id: str, path: str, head: pb.CheckpointMetadata) -> _PendingRequest:
         try:
-            data = self._log.store.get(path)
-            request = open_sealed(pb.Request, data, where=f"{self._log.store.url}/{path}")
+            request = _opened(pb.Request, self._log.store, path, fix="it had no effect: send it again")
             return self._grant(request_id, request, head)
         except StatebedError as refusal:
             return _PendingRequest(request_id, None, refusal)
@@ -157,12 +165,21 @@ def send_request(
     return answer
 
 
+def _opened(kind: type[M], store: ObjectStore, path: str, *, fix: str) -> M:
+    """Read a request or an answer; if it is damaged, `fix` says what the sender does."""
+    where = f"{store.url}/{path}"
+    try:
+        return open_sealed(kind, store.get(path), where=where)
+    except CorruptObjectError as error:
+        raise CorruptObjectError(error.what, where=where, fix=fix) from error
+
+
 def _wait(store: ObjectStore, request_id: str, timeout_s: float, environment: Environment) -> pb.Answer:
     deadline = environment.steady_seconds() + timeout_s
     path = names.answer(request_id)
     while True:
         try:
-            return open_sealed(pb.Answer, store.get(path), where=f"{store.url}/{path}")
+            return _opened(pb.Answer, store, path, fix="find out with `statebed show` whether it had its effect")
         except ObjectMissingError:
             if environment.steady_seconds() >= deadline:
                 break

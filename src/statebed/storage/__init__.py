@@ -6,7 +6,7 @@ from statebed.storage.object_store import Listing, ObjectInfo, ObjectStore, PutO
 from statebed.storage.probe import probe_put_if_absent
 from statebed.storage.provider import get_storage_provider
 from statebed.storage.scoped import ScopedStore
-from statebed.storage.verified import put_verified
+from statebed.storage.verified import create_verified, different_piece, put_verified
 
 __all__ = [
     "Listing",
@@ -16,6 +16,8 @@ __all__ = [
     "ObjectStore",
     "PutOutcome",
     "ScopedStore",
+    "create_verified",
+    "different_piece",
     "get_storage_provider",
     "probe_put_if_absent",
     "put_verified",

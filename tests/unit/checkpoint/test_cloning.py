@@ -7,9 +7,11 @@ import pytest
 
 import statebed as sb
 from statebed.checkpoint import CheckpointLog, Origin
-from statebed.checkpoint.clone import clone_job
-from statebed.errors import EpochNotRetainedError, InputError, JobNotFoundError
-from statebed.storage import LocalStore, ScopedStore
+from statebed.checkpoint.clone import clone_job, cloned
+from statebed.errors import EpochNotRetainedError, InputError, JobNotFoundError, StatebedError
+from statebed.format import names
+from statebed.storage import LocalStore, MemoryStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation
 
 
 def counting(name: str) -> sb.Flow:
@@ -78,3 +80,42 @@ def test_what_cannot_be_cloned_is_refused(tmp_path: Path) -> None:
     clone_job(store.url, "first", "second")
     with pytest.raises(InputError, match="already exists"):
         clone_job(store.url, "first", "second")
+
+
+SPOILS = [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING]
+
+
+@pytest.mark.parametrize("fault", SPOILS)
+@pytest.mark.parametrize("spoiled", ["/data/", "/operator-", "checkpoint.metadata"])
+def test_p1_a_clone_whose_objects_the_store_spoils_is_reported(fault: Fault, spoiled: str) -> None:
+    disk = MemoryStore()
+    with sb.testing.run(counting("first"), store=disk) as test:
+        test.feed("words", rows("a"))
+    source, target = (ScopedStore(disk, name) for name in ("first", "second"))
+    spoiling = FaultStore(target, lambda o: fault if o.verb.writes and spoiled in o.path else None)
+    with pytest.raises(StatebedError) as lost:
+        cloned(source, "first", spoiling, "second", origin=Origin())
+    assert spoiled in lost.value.where
+    log = CheckpointLog(target, "second")
+    assert log.store.head(names.record(1)) is None or fault is not Fault.STORE_NOTHING
+    if "checkpoint.metadata" not in spoiled:
+        assert log.head() is None
+        assert cloned(source, "first", target, "second", origin=Origin())
+
+
+def test_of_two_clones_with_one_name_one_is_refused() -> None:
+    """Both find the name unused; the second is not told that its copy is there."""
+    disk = MemoryStore()
+    for job in ("first", "other"):
+        with sb.testing.run(counting(job), store=disk) as test:
+            test.feed("words", rows(job))
+    target = ScopedStore(disk, "second")
+
+    def overtake(operation: Operation) -> None:
+        if operation.verb.writes and operation.path.endswith("checkpoint.metadata"):
+            cloned(ScopedStore(disk, "other"), "other", target, "second", origin=Origin())
+
+    with pytest.raises(InputError, match="already exists"):
+        cloned(ScopedStore(disk, "first"), "first", FaultStore(target, before=overtake), "second", origin=Origin())
+    with sb.testing.run(counting("second"), store=disk) as test:
+        assert counts(test) == {"other": 1}

@@ -3,7 +3,7 @@
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import deltalake
 import polars as pl
@@ -13,12 +13,14 @@ import pytest
 from effort import diagonals
 from lake_tables import Lake
 from published import publication
+from pyiceberg.io.pyarrow import PyArrowFile
 
-from statebed.errors import FencedError, InputError, RollbackError, SinkError, UnsupportedTypeError
+from statebed.errors import FencedError, InputError, LostWriteError, RollbackError, SinkError, UnsupportedTypeError
 from statebed.format.stream_schema import WEIGHT
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake import LakeSink, LakeTable, lake_sink
-from statebed.testing.faults import SimulatedCrash
+from statebed.storage import LocalStore
+from statebed.testing.faults import Damage, SimulatedCrash, cut_to, flip_byte
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 EVERY_TYPE = pa.schema(
@@ -234,6 +236,50 @@ def test_an_older_run_is_refused_and_another_job_is_named(lake: Lake) -> None:
     with pytest.raises(InputError, match="the job's log ends at 1"):
         new.check(last_number=1)
     assert lake.rows() == []
+
+
+@pytest.mark.parametrize("damage", [cut_to(100), flip_byte(8)], ids=["cut", "flipped"])
+@pytest.mark.parametrize("key", ["", "k"])
+def test_p1_a_file_that_the_store_spoils_is_not_committed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, damage: Damage, key: str
+) -> None:
+    """Files of rows, and those that a changed row makes the sink write again."""
+    sink = lake.sink(COLUMNS, changes=True, key=key)
+    sink.open(1)
+    sink.publish(publication(1, 2, changed(("a", 1, 1))))
+    before = lake.rows()
+    with monkeypatch.context() as patch:
+        if lake.format == "delta":
+            patch.setattr(LocalStore, "put", lambda store, path, data: PUT(store, path, damage(data)))
+        else:
+            patch.setattr(PyArrowFile, "create", lambda file, **more: SpoilingStream(CREATE(file, **more), damage))
+        with pytest.raises(LostWriteError) as lost:
+            sink.publish(publication(1, 3, changed(("a", 1, -1), ("a", 2, 1))))
+    assert ".parquet" in lost.value.where
+    assert lake.rows() == before
+    again = lake.sink(COLUMNS, changes=True, key=key)
+    assert again.open(2) == SinkPosition(run=1, epoch=2)
+    again.publish(publication(2, 3, changed(("a", 1, -1), ("a", 2, 1))))
+    assert len(lake.rows()) == len(before) + (0 if key else 2)
+
+
+PUT, CREATE = LocalStore.put, PyArrowFile.create
+
+
+class SpoilingStream:
+    """A stream that writes other bytes than it is given."""
+
+    def __init__(self, stream: Any, damage: Damage) -> None:
+        self._stream, self._damage = stream, damage
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(self._damage(data))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
 
 
 STEPS = ("create", "claim", "evolve", "write", "commit")

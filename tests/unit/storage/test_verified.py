@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from statebed.errors import LostWriteError
-from statebed.storage import MemoryStore, ObjectInfo, put_verified
+from statebed.storage import MemoryStore, ObjectInfo, PutOutcome, create_verified, put_verified
 from statebed.storage.verified import READ_BACK_BYTES, UPLOAD_PART_BYTES, content_tags
 from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
@@ -84,6 +84,27 @@ def test_an_empty_object_is_verified_too() -> None:
     nothing = FaultStore(MemoryStore(), lambda operation: Fault.STORE_NOTHING if is_put(operation) else None)
     with pytest.raises(LostWriteError, match="not there"):
         put_verified(nothing, "file", b"")
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("fault", SPOILS)
+def test_p1_a_new_object_that_was_spoiled_fails_by_name_and_is_not_replaced(fault: Fault, data: bytes) -> None:
+    disk = MemoryStore()
+    left = [fault] * 2
+    store = FaultStore(disk, lambda operation: left.pop() if operation.verb.writes and left else None)
+    with pytest.raises(LostWriteError, match=f"{len(data)} bytes") as lost:
+        create_verified(store, "entry", data, fix="delete the object")
+    assert lost.value.fix == "delete the object"
+    assert [operation.verb for operation in store.log].count(Verb.PUT) == 0
+
+
+def test_a_new_object_that_was_lost_once_is_created_again() -> None:
+    disk = MemoryStore()
+    store = FaultStore(disk, {1: Fault.STORE_NOTHING})
+    assert create_verified(store, "entry", SMALL, fix="") is PutOutcome.CREATED
+    assert disk.get("entry") == SMALL
+    assert create_verified(store, "entry", b"another", fix="") is PutOutcome.EXISTS
+    assert disk.get("entry") == SMALL
 
 
 def is_put(operation: Operation) -> bool:

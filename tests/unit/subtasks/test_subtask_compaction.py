@@ -15,6 +15,7 @@ from effort import diagonals
 from unit.subtasks.subtask_world import SubtaskWorld, Told, edits_of
 
 from statebed.aggregates import functions as f
+from statebed.errors import LostWriteError
 from statebed.flow import Flow
 from statebed.flow.graph import OperatorNode
 from statebed.format import names
@@ -346,3 +347,14 @@ def test_p2_a_compaction_that_dies_at_any_operation_has_changed_nothing(tiers: T
         assert tiers.memory.used == 0
         assert not list(tmp_path.rglob("*.parquet")), "local files are left behind"
     assert compact_subtask(task, world.store, tiers=tiers) == whole
+
+
+@pytest.mark.parametrize("fault", [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING])
+def test_p1_a_compaction_whose_files_the_store_spoils_names_none_of_them(fault: Fault, tiers: Tiers) -> None:
+    world = grown(COUNTS, 6)
+    (task,) = world.tasks()
+    with pytest.raises(LostWriteError, match="compactions/") as lost:
+        compact_subtask(task, FaultStore(world.store, lambda o: fault if o.verb.writes else None), tiers=tiers)
+    assert lost.value.where.endswith(".parquet")
+    assert tiers.memory.used == 0
+    assert compact_subtask(task, world.store, tiers=tiers).edits

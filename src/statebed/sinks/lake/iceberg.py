@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import from_numpy
-from statebed.errors import InputError, MissingDependencyError, SinkError, StatebedError, StorageError
+from statebed.errors import InputError, LostWriteError, MissingDependencyError, SinkError, StatebedError, StorageError
 from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
 from statebed.sinks.places import Holding, Place, real_place
+from statebed.storage import different_piece
 
 _PARTITION = re.compile(r"(year|month|day|hour)\((.+)\)")
 _SMALL = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
@@ -340,14 +341,23 @@ class IcebergLakeTable(LakeTable):
         with self._errors():
             with table.io.new_output(path).create(overwrite=True) as stream:
                 stream.write(data)
+            self._check_stored(table, path, data)
             data_file = parquet_file_to_data_file(table.io, table.metadata, path)
-        if data_file.file_size_in_bytes != len(data):
-            raise SinkError(
-                f"a file of {len(data)} bytes was written, but {data_file.file_size_in_bytes} are stored",
+        return self._listed(table, data_file, data_file)
+
+    def _check_stored(self, table: Any, path: str, data: bytes) -> None:
+        stored = table.io.new_input(path)
+        size = len(stored)
+        problem = f"{size} are stored" if size != len(data) else None
+        if problem is None:
+            with stored.open() as stream:
+                problem = different_piece(data, lambda _, length: stream.read(length))
+        if problem is not None:
+            raise LostWriteError(
+                f"a file of {len(data)} bytes was written, but {problem}",
                 where=path,
                 fix="check the store; the epoch is committed and is published by the next start",
             )
-        return self._listed(table, data_file, data_file)
 
     def read(self, version: TableVersion, file: LakeFile) -> pa.Table:
         from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 - an extra, needed by this sink alone

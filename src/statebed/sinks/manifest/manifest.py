@@ -38,7 +38,7 @@ from statebed.sinks.manifest.entries import (
 from statebed.sinks.manifest.page_tree import PageTree, Root
 from statebed.sinks.manifest.table_state import TAIL_ENTRIES, TableState
 from statebed.sinks.manifest.version_1 import UnsealedEntry
-from statebed.storage import ObjectStore, PutOutcome
+from statebed.storage import ObjectStore, PutOutcome, create_verified
 
 KEPT_ENTRIES = TAIL_ENTRIES
 """Number of entries before a base that are kept for readers which started before it."""
@@ -47,6 +47,7 @@ DELETED_AT_ONCE = 2
 SWEPT_AT_ONCE = 256
 """Maximum number of superfluous entries and pages that one sweep deletes."""
 _PUT_ATTEMPTS = 10
+_SPOILED = "check the store, delete this object, and start the job again: it publishes the epoch again"
 _READ_ATTEMPTS = 10
 """Number of attempts to read the log while it advances."""
 
@@ -262,7 +263,7 @@ class Manifest:
     def _put(self, path: str, data: bytes) -> PutOutcome:
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
-                return self._store.put_if_absent(path, data)
+                return create_verified(self._store, path, data, fix=_SPOILED)
             except OutcomeUnknownError:
                 if attempt == _PUT_ATTEMPTS:
                     raise

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from statebed.checkpoint.objects import fetch
+from statebed.errors import LostWriteError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
@@ -129,6 +130,12 @@ class SparkProjection:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        if path.read_bytes() != data:  # Spark continues from the offsets that it finds there
+            raise LostWriteError(
+                f"the disk stored other bytes than the {len(data)} that were written to {name}",
+                where=str(path),
+                fix="check the disk, and start the job again: the folder is built from the record",
+            )
 
     def _source_logs(self) -> list[str]:
         """Return all files below `sources`, except for hidden ones, which contain Hadoop's checksums."""

@@ -1,8 +1,10 @@
 """Compaction of keyed tables as an edit: made beside the view, applied by the next checkpoint or discarded."""
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +14,14 @@ from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
+from statebed.format.segment_reader import SegmentReader
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
 from statebed.state.compaction import CompactionJob
 from statebed.state.keyed.compaction import MANY_DELTAS, _compaction_of_deltas
 from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS
 from statebed.state.keyed.files import BASE, DELTA, MERGED_DELTAS, bytes_of, deltas_of
 from statebed.state.keyed.output import RangeFiles
-from statebed.state.memory.controller import MemoryController
+from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("total", pa.int64())])
@@ -276,6 +279,39 @@ def test_checkpoints_merge_no_deltas_themselves_while_others_do_it(tiers: Tiers)
         assert len(deltas_of(metadata.files)) <= MAX_DELTAS
     assert world.view.statistics().edits_discarded == 0
     assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_p6_a_compaction_in_pieces_decodes_each_row_group_once_if_memory_is_free_and_has_the_same_bytes_if_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    read = SegmentReader.read
+
+    def counted(reader: SegmentReader, **parts: Any) -> pa.Table:
+        decoded.append(reader.entry.path)
+        return read(reader, **parts)
+
+    monkeypatch.setattr(SegmentReader, "read", counted)
+    monkeypatch.setattr(MemoryController, "segment_bytes", property(lambda _: 1 << 15))
+    monkeypatch.setattr("statebed.state.keyed.compaction.ROW_GROUP_BYTES", 1 << 15)
+    roomy = Tiers(MemoryController(1 << 26), folder=tmp_path)
+    world = World(roomy)
+    for number in range(3):
+        world.write(np.arange(number, 9000, 2 + number), number)
+        world.view.delete(pa.table({"id": pa.array([number, 8000 + number], pa.int64())}))
+        world.commit()
+    job = world.job(everything=True)
+    decoded.clear()
+    edit = job.run()
+    assert set(Counter(decoded).values()) == {1}
+    with roomy.memory.reserve("others", Purpose.READS, roomy.memory.low_bytes):
+        again = job.run()
+    assert min(Counter(decoded).values()) > 2
+    assert [output.digest for output in again.outputs] == [output.digest for output in edit.outputs]
+    again.discard()
+    world.view.offer_edit(edit)
+    assert contents(world.restored([world.commit()])) == contents(world.view)
+    roomy.close()
 
 
 def test_p7_a_damaged_input_stops_a_compaction_which_leaves_nothing_behind(tiers: Tiers) -> None:

@@ -46,6 +46,10 @@ MANY_DELTAS = 5
 """
 _ROOM = 12
 """Memory for compacting small files, as a multiple of their size: decoded, sorted and encoded again."""
+_HELD_BYTES = ROW_GROUP_BYTES + (ROW_GROUP_BYTES >> 2)
+"""Memory for a decoded row group of each file, of which the next piece needs the rest, if so much is free. Otherwise
+row groups are decoded once for each piece.
+"""
 
 
 @dataclass(frozen=True)
@@ -147,11 +151,19 @@ class KeyedCompaction:
         outputs: list[ParquetFile] = []
         memory = self.tiers.memory
         try:
-            # Pieces, and one row group that is read or written. Small inputs take less.
-            most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
-            with memory.reserve(self.owner, Purpose.MERGES, most):
+            # Pieces, and one row group that is read or written. Small inputs are one piece, which takes less.
+            whole, pieces = _ROOM * self.input_bytes, 4 * memory.segment_bytes + ROW_GROUP_BYTES
+            held = min(len(self.plan.inputs) * _HELD_BYTES, whole) if whole > pieces else 0
+            with (
+                memory.reserve(self.owner, Purpose.MERGES, min(pieces, whole)),
+                memory.try_reserve(self.owner, Purpose.MERGES, held) as fits,
+            ):
+                most_held = held if fits else 0
+                reader = RangeReader(
+                    self.table, self.plan.inputs, self.store, ranges=self.tiers.ranges, most_held=most_held
+                )
                 for hash_range in self.plan.ranges:
-                    outputs += self._compacted(hash_range)
+                    outputs += self._compacted(reader, hash_range)
         except BaseException:
             Edit(inputs=(), outputs=tuple(outputs)).discard()
             raise
@@ -160,10 +172,8 @@ class KeyedCompaction:
             remains = without_range(remains, hash_range)
         return Edit(inputs=self.plan.inputs, outputs=tuple(outputs), remains=remains)
 
-    def _compacted(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
-        inputs = [file for file in self.plan.inputs if _holds(file, owned)]
-        sequence = max(int(file.max_sequence) for file in inputs)
-        reader = RangeReader(self.table, inputs, self.store, ranges=self.tiers.ranges)
+    def _compacted(self, reader: RangeReader, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
+        sequence = max(int(file.max_sequence) for file in self.plan.inputs if _holds(file, owned))
         folder = self.tiers.folder
         with RangeFiles(self.spec, folder, owned=owned, level=self.plan.level, file_bytes=self.file_bytes) as files:
             for rows in reader.newest(owned, piece_bytes=self.tiers.memory.segment_bytes):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from statebed.arrays.columns import from_numpy, uint64_values
 from statebed.checkpoint.objects import fetch_range
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.ranges import in_range, intersection, overlaps
+from statebed.format.ranges import intersection, overlaps
 from statebed.format.schema import KEY_HASH, SEQUENCE
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.keyed.batch import KeyBatch, take_rows
@@ -34,7 +34,8 @@ Delta = list[pb.FileEntry]
 class RangeReader:
     """Reads ranges of hashes from some files, each opened once. Not thread-safe.
 
-    If a file is read in parts, `ranges` keeps the bytes fetched from it for later parts.
+    If a file is read in parts, `ranges` keeps the bytes fetched from it for later parts, and up to `most_held` bytes of
+    decoded row groups stay in memory until the next part is read.
     """
 
     def __init__(
@@ -44,9 +45,13 @@ class RangeReader:
         store: ObjectStore,
         *,
         ranges: FetchedRanges | None = None,
+        most_held: int = 0,
     ) -> None:
         self._table = table
         self._ranges = ranges
+        self._room = most_held
+        self._held: dict[tuple[str, int], pa.Table] = {}
+        """Row groups that reach beyond the part that was read last, by file and number."""
         self._keeps = False
         """Whether other parts of the file being read may be needed later."""
         self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
@@ -69,16 +74,30 @@ class RangeReader:
                 continue
             self._keeps = file.min_key_hash < clipped.first or clipped.last < file.max_key_hash
             reader = self._reader(file)
-            for group in reader.select_row_groups(owned=clipped):
-                rows = self._table.history.read(reader, row_groups=[group])
-                inside = in_range(uint64_values(rows[KEY_HASH]), clipped)
-                kept = rows if inside.all() else take_rows(rows, np.flatnonzero(inside))
-                pieces.append(pa.Table.from_arrays(kept.columns, schema=self._table.file_schema))
+            groups = reader.select_row_groups(owned=clipped)
+            pieces += [self._inside(reader, group, clipped) for group in groups]
         rows = pa.concat_tables(pieces)
         sequences = uint64_values(rows[SEQUENCE])
         if (sequences[1:] < sequences[:-1]).any():
             rows = take_rows(rows, np.argsort(sequences, kind="stable"))
         return rows
+
+    def _inside(self, reader: SegmentReader, group: int, clipped: pb.HashRange) -> pa.Table:
+        """Return the rows of a row group that are in a range."""
+        place = (reader.entry.path, group)
+        rows = self._held.pop(place, None)
+        if rows is None:
+            rows = self._table.history.read(reader, row_groups=[group])
+            rows = pa.Table.from_arrays(rows.columns, schema=self._table.file_schema)
+        else:
+            self._room += rows.nbytes
+        hashes = uint64_values(rows[KEY_HASH])
+        start = int(np.searchsorted(hashes, np.uint64(clipped.first)))
+        end = int(np.searchsorted(hashes, np.uint64(clipped.last), side="right"))
+        if end < rows.num_rows and rows.nbytes <= self._room:
+            self._room -= rows.nbytes
+            self._held[place] = rows
+        return rows.slice(start, end - start)
 
     def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
         """Yield the newest row of each key, including deletions, in the order of files and in pieces of about

@@ -17,7 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.logs import id_logger
 from statebed.protocol.publication import Guarantee, SinkPosition
 from statebed.protocol.records import data_epoch_of
-from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, history_of
+from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, history_of, output_files
 from statebed.protocol.sink_start import NOT_IN_STATE, SinkPlan, SinkStart, check_choices, check_removed, plan_sink
 from statebed.storage import ObjectStore
 
@@ -201,9 +201,8 @@ class Publisher:
             return
         for epoch in run.waiting_epochs().get(sink.sink_id, []):
             if position is not None and epoch <= min(position.epoch, plan.after):
-                run.mark_published(
-                    epoch, sink.sink_id
-                )  # the process died after the sink's commit, before the marker was written
+                # The process died after the sink's commit, before the marker was written.
+                self._mark(run.record(epoch), sink.sink_id)
         run.await_sink(sink.sink_id, after=plan.after)
 
     def _write_results(self, sink: Sink, epoch: int) -> None:
@@ -248,7 +247,7 @@ class Publisher:
             run.abandon_sink(entry.sink_id)
             return 0
         run.check_live()
-        files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
+        files = output_files(record, entry.operator_id, entry.stream)
         publication = Publication(
             run=run.number,
             epoch=record.epoch,
@@ -257,7 +256,7 @@ class Publisher:
             commit_data=tuple(entry.commit_data),
             store=run.store,
         )
-        if record.epoch <= self._skip.get(entry.sink_id, 0):
+        if self._is_skipped(record, entry.sink_id):
             rows = sum(file.rows for file in files)
             logger.warning(
                 "sink %s does not get the %d rows of epoch %d, as requested", sink.sink_id, rows, record.epoch
@@ -265,9 +264,20 @@ class Publisher:
             _skip(sink, publication)
         else:
             _publish(sink, publication)
-        run.mark_published(record.epoch, entry.sink_id)
+        self._mark(record, entry.sink_id)
         logger.debug("epoch %d is published to sink %s", record.epoch, entry.sink_id)
         return 1
+
+    def _is_skipped(self, record: pb.CheckpointMetadata, sink_id: str) -> bool:
+        return record.epoch <= self._skip.get(sink_id, 0)
+
+    def _mark(self, record: pb.CheckpointMetadata, sink_id: str) -> None:
+        entry = next(entry for entry in record.sinks if entry.sink_id == sink_id)
+        files = output_files(record, entry.operator_id, entry.stream)
+        if self._is_skipped(record, sink_id) and files:
+            self._run.mark_given_up(record.epoch, sink_id, rows=sum(file.rows for file in files))
+        else:
+            self._run.mark_published(record.epoch, sink_id)
 
 
 def _publish(sink: Sink, publication: Publication) -> None:

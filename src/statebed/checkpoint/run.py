@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from statebed.checkpoint.cleanup import Cleaner, CleanupResult, PreparedCleanup
 from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.given_up import is_given_up, uncounted
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.open_run import Opening, RunOptions, markers, prepare_opening, walk_chain
 from statebed.checkpoint.references import References
@@ -33,9 +34,17 @@ from statebed.protocol.publication import SinkPosition, common_epoch, oldest_unp
 from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start, data_epoch_of
 from statebed.protocol.requests import Effect
 from statebed.protocol.retention import LineageEpoch, next_min_epoch
-from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, has_rows, histories_after, history_of, mentions
+from statebed.protocol.sink_history import (
+    AcceptedLoss,
+    GivenUpEpochs,
+    SinkIdentity,
+    has_rows,
+    histories_after,
+    history_of,
+    mentions,
+)
 from statebed.protocol.sink_start import SinkFacts
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, PutOutcome
 
 OPEN_ATTEMPTS = 100
 """Number of attempts to open a run while the run it fences keeps committing."""
@@ -70,6 +79,7 @@ class Run:
         self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
+        self._given_up = uncounted(log.store, start, (self._view[epoch] for epoch in chain))
         self._requests = PendingRequests(log)
         self._cleanups = 0
         self._rollback_allowed = bool(start.rollback_allowed)
@@ -216,8 +226,10 @@ class Run:
             identities=self._identities,
             published=self._published,
             accepted=self._accepted,
+            given_up=self._given_up,
         )
         self._append(record)
+        self._given_up = {}
         self._logger.debug("epoch %d is committed", record.epoch, extra={"epoch": record.epoch})
         self.head = record
         self._view[record.epoch] = record
@@ -270,8 +282,20 @@ class Run:
 
     def mark_published(self, epoch: int, sink_id: str) -> None:
         """Write the marker that the sink has the epoch."""
-        marker = pb.PublishedMarker(sink_id=sink_id, epoch=epoch, run=self.number, time_us=self.environment.now_us())
-        self._log.store.put_if_absent(names.published(epoch, sink_id), seal(marker))
+        self._mark(epoch, sink_id, given_up=False)
+
+    def mark_given_up(self, epoch: int, sink_id: str, *, rows: int) -> None:
+        """Write the marker that the sink has the epoch without its rows; the next record counts them."""
+        self._mark(epoch, sink_id, given_up=True)
+        self._given_up.setdefault(sink_id, GivenUpEpochs()).add(epoch, rows)
+
+    def _mark(self, epoch: int, sink_id: str, *, given_up: bool) -> None:
+        now_us = self.environment.now_us()
+        marker = pb.PublishedMarker(sink_id=sink_id, epoch=epoch, run=self.number, time_us=now_us, given_up=given_up)
+        path, data = names.published(epoch, sink_id), seal(marker)
+        outcome = self._log.store.put_if_absent(path, data)
+        if outcome is PutOutcome.EXISTS and is_given_up(self._log.store, epoch, sink_id) != given_up:
+            self._log.store.put(path, data)  # after a rollback of the sink, the epoch is published again, or given up
         self._published[sink_id] = epoch
         self.release_sink(epoch, sink_id)
 

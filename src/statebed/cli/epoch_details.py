@@ -13,6 +13,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.files import files_of, referrers
+from statebed.inspect.given_up import given_up_lines
 from statebed.inspect.jobs import open_log
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
@@ -120,6 +121,7 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: EpochDetail
     return Epoch(
         record=record,
         sources=sources_of(record, status.heartbeat if is_newest else None),
+        given_up=given_up_lines(log, record) if is_newest else (),
         report=newest_run(log, record, now_us=time.time_ns() // 1000, status=status) if is_newest else None,
         summary=summary,
         contents=contents,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from statebed.cli import output, render
+from statebed.inspect.given_up import given_up_lines
 from statebed.inspect.jobs import open_log, summarise_jobs
 from statebed.inspect.lineages import summarise_lineages, summarise_runs, with_reports
 from statebed.inspect.records import newest_readable, summarise_epochs
@@ -21,7 +22,9 @@ def print_jobs(state: str, *, as_json: bool) -> None:
     if as_json:
         _print_json(jobs)
     elif jobs:
-        output.print_table(render.jobs_table(jobs, where=state), render.problems(jobs), least=render.LEAST_OF_JOBS)
+        given_up = [f"job {job.job}: {line}" for job in jobs for line in job.given_up]
+        problems = [*render.problems(jobs), *given_up]
+        output.print_table(render.jobs_table(jobs, where=state), problems, least=render.LEAST_OF_JOBS)
     else:
         output.say(f"no job has state at {state}")
 
@@ -39,7 +42,8 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
     head = newest_readable(log) if before is None else None
     report = newest_run(log, head, now_us=_now_us()) if head else None
     failure = [render.failure(report)] if report is not None and report.is_problem else []
-    output.print_table(shown, [*render.problems(epochs), *failure], least=render.LEAST_OF_EPOCHS)
+    given_up = given_up_lines(log, head) if head else []
+    output.print_table(shown, [*render.problems(epochs), *given_up, *failure], least=render.LEAST_OF_EPOCHS)
     first = epochs[0].epoch
     if limit is not None and len(epochs) >= limit and any(number < first for number in log.numbers()):
         output.say(f"for older epochs pass --before {first}; for all, --limit 0")

@@ -43,6 +43,8 @@ class Epoch:
     schemas: Sequence[SchemaSummary] = ()
     subtasks: Sequence[SubtaskSummary] = ()
     sources: Sequence[SourceState] = ()
+    given_up: Sequence[str] = ()
+    """Rows that sinks did not get at the user's request, until now; set only if the newest epoch is shown."""
     report: RunReport | None = None
     """State of the newest run, set only if the newest epoch is shown."""
 
@@ -68,6 +70,8 @@ def render_epoch(shown: Epoch) -> Iterator[Table | Text]:
             yield line(f"references were searched in epochs {ranges(looked)} and all savepoints; not in older epochs")
     if shown.contents.sinks:
         yield _sinks_table(shown.contents.sinks, names)
+    for given_up in shown.given_up:
+        yield caution(given_up)
     if shown.figures is not None:
         yield from _figures(shown.figures, names)
 
@@ -198,7 +202,7 @@ def _sinks_table(sinks: Iterable[SinkSummary], names: OperatorNames) -> Table:
                 s.files,
                 number(s.rows),
                 size(s.bytes),
-                "yes" if s.published else "not yet",
+                s.delivery,
             )
             for s in sinks
         ],

@@ -822,6 +822,9 @@ class SinkHistory(_message.Message):
     ABSENT_SINCE_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     ACCEPTED_FROM_FIELD_NUMBER: _builtins.int
+    EPOCHS_GIVEN_UP_FIELD_NUMBER: _builtins.int
+    ROWS_GIVEN_UP_FIELD_NUMBER: _builtins.int
+    LAST_GIVEN_UP_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     operator_id: _builtins.str
     """as in the newest SinkEntry"""
@@ -842,6 +845,11 @@ class SinkHistory(_message.Message):
     """the user accepted the loss of rows up to this epoch; 0: none"""
     accepted_from: _builtins.int
     """epoch of the target at that time; the loss is accepted only for a target at this epoch"""
+    epochs_given_up: _builtins.int
+    """epochs whose rows the sink did not get, at the user's request"""
+    rows_given_up: _builtins.int
+    last_given_up: _builtins.int
+    """newest of these epochs; 0: none"""
     def __init__(
         self,
         *,
@@ -856,8 +864,11 @@ class SinkHistory(_message.Message):
         absent_since: _builtins.int = ...,
         accepted: _builtins.int = ...,
         accepted_from: _builtins.int = ...,
+        epochs_given_up: _builtins.int = ...,
+        rows_given_up: _builtins.int = ...,
+        last_given_up: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "accepted_from", b"accepted_from", "keeps_position", b"keeps_position", "kind", b"kind", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "accepted_from", b"accepted_from", "epochs_given_up", b"epochs_given_up", "keeps_position", b"keeps_position", "kind", b"kind", "last_given_up", b"last_given_up", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "rows_given_up", b"rows_given_up", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SinkHistory: _TypeAlias = SinkHistory  # noqa: Y015
@@ -1781,12 +1792,15 @@ class PublishedMarker(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     TIME_US_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     sink_id: _builtins.str
     epoch: _builtins.int
     run: _builtins.int
     time_us: _builtins.int
+    given_up: _builtins.bool
+    """the sink advanced to the epoch without its rows, at the user's request"""
     crc32c: _builtins.int
     def __init__(
         self,
@@ -1796,9 +1810,10 @@ class PublishedMarker(_message.Message):
         epoch: _builtins.int = ...,
         run: _builtins.int = ...,
         time_us: _builtins.int = ...,
+        given_up: _builtins.bool = ...,
         crc32c: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "format_version", b"format_version", "run", b"run", "sink_id", b"sink_id", "time_us", b"time_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "format_version", b"format_version", "given_up", b"given_up", "run", b"run", "sink_id", b"sink_id", "time_us", b"time_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PublishedMarker: _TypeAlias = PublishedMarker  # noqa: Y015

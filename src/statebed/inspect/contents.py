@@ -3,11 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from statebed.checkpoint.given_up import is_given_up
 from statebed.checkpoint.log import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.records import input_watermark
 from statebed.inspect.run_states import is_published
 from statebed.inspect.sizes import subtasks_of
+from statebed.protocol.sink_history import output_files
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,14 @@ class SinkSummary:
     rows: int
     bytes: int
     published: bool
+    """Whether a marker says that the sink has the epoch; also true if its rows were given up."""
+    given_up: bool = False
+    """Whether the sink advanced to the epoch without its rows, as requested at a start."""
+
+    @property
+    def delivery(self) -> str:
+        """Whether the sink has the rows, in words."""
+        return "given up" if self.given_up else "yes" if self.published else "not yet"
 
 
 @dataclass(frozen=True)
@@ -174,7 +184,8 @@ def _subtask(operator: str, metadata: pb.OperatorCheckpointMetadata) -> SubtaskS
 
 def sink_of(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> SinkSummary:
     """Return a sink of an epoch; a sink that names no operator gets the files of its stream from all operators."""
-    files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
+    files = output_files(record, entry.operator_id, entry.stream)
+    published = is_published(log, record.epoch, entry.sink_id)
     return SinkSummary(
         sink=entry.sink_id,
         operator=entry.operator_id,
@@ -182,5 +193,6 @@ def sink_of(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEnt
         files=len(files),
         rows=sum(file.rows for file in files),
         bytes=sum(file.size for file in files),
-        published=is_published(log, record.epoch, entry.sink_id),
+        published=published,
+        given_up=published and is_given_up(log.store, record.epoch, entry.sink_id),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import BrokenLogError, InputError, InvalidNameError, JobNotFoundError, NewerFormatError
 from statebed.format import names
+from statebed.inspect.given_up import given_up_lines
 from statebed.inspect.records import DAMAGED, NEWER, slowest_watermark
 from statebed.inspect.run_states import RunReport, newest_run, problem_lines, state_of_job
 from statebed.inspect.sizes import state_bytes
@@ -37,6 +38,8 @@ class JobSummary:
     problem: str = ""
     run: RunReport | None = None
     """State of the newest run."""
+    given_up: tuple[str, ...] = ()
+    """Rows that sinks did not get at the user's request, described by sink."""
 
 
 def open_log(state: str, job: str | None) -> CheckpointLog:
@@ -124,6 +127,7 @@ def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:
         savepoints=len(head.pins),
         problem="\n".join(problem_lines(run)) if run.is_problem else "",
         run=run,
+        given_up=tuple(given_up_lines(log, head)),
     )
 
 

@@ -14,6 +14,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import TIMESTAMP
 from statebed.inspect.contents import sink_of
+from statebed.inspect.given_up import given_up_rows
 from statebed.inspect.sources import SourceState, partition_lags, sources_of
 from statebed.inspect.tables.pinned import find_location, pin
 
@@ -36,6 +37,8 @@ SINK_COLUMNS = pa.schema(
         pa.field("last_output", pa.int64()),
         pa.field("published", pa.int64()),
         pa.field("absent_since", pa.int64()),
+        pa.field("epochs_given_up", pa.int64(), nullable=False),
+        pa.field("rows_given_up", pa.int64(), nullable=False),
     ]
 )
 
@@ -58,6 +61,8 @@ class Positions:
     sinks: pa.Table
     """One row per sink: `last_output` is the newest epoch with rows for it, `published` the newest that it is known to
     have, and `absent_since` the first epoch that was committed without the sink. All three are null if there is none.
+    `rows_given_up` are those of
+    `epochs_given_up` epochs that a start left out of the sink with `skip=`.
     """
 
 
@@ -106,6 +111,7 @@ def _source_rows(source: SourceState) -> Iterator[dict[str, object]]:
 def _sink_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> Iterator[dict[str, object]]:
     present = {entry.sink_id: sink_of(log, record, entry) for entry in record.sinks}
     histories = {history.sink_id: history for history in record.sink_histories}
+    given_up = given_up_rows(log, record)
     for name in sorted({*present, *histories}):
         sink, history = present.get(name), histories.get(name, pb.SinkHistory())
         has_rows, has_epoch = sink is not None and sink.rows > 0, sink is not None and sink.published
@@ -117,4 +123,6 @@ def _sink_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> Iterator[di
             "last_output": (record.epoch if has_rows else history.last_output) or None,
             "published": (record.epoch if has_epoch else history.published) or None,
             "absent_since": history.absent_since or None,
+            "epochs_given_up": given_up[name].epochs if name in given_up else 0,
+            "rows_given_up": given_up[name].rows if name in given_up else 0,
         }

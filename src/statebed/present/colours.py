@@ -33,7 +33,7 @@ class Tone(enum.Enum):
 
 _TONES = {
     Tone.GOOD: ("running", "active", "published", "current"),
-    Tone.WARN: ("abandoned", "not yet", "superseded"),
+    Tone.WARN: ("abandoned", "given up", "not yet", "superseded"),
     Tone.BAD: ("failed", "fenced", "exited", "vanished", "damaged", "missing", "newer format"),
 }
 _BY_STATE = {state: tone for tone, states in _TONES.items() for state in states}

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from statebed.arrays.key_hash import HASH_NAME, HASH_VERSION
 from statebed.format import checkpoint_pb2 as pb
-from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, histories_after, next_histories
+from statebed.protocol.sink_history import AcceptedLoss, GivenUpEpochs, SinkIdentity, histories_after, next_histories
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def build_epoch(
     identities: Mapping[str, SinkIdentity] = MappingProxyType({}),
     published: Mapping[str, int] = MappingProxyType({}),
     accepted: Mapping[str, AcceptedLoss] = MappingProxyType({}),
+    given_up: Mapping[str, GivenUpEpochs] = MappingProxyType({}),
 ) -> pb.CheckpointMetadata:
     """Build the record of the epoch that follows `head` in the same run.
 
@@ -143,7 +144,13 @@ def build_epoch(
         granted_requests=commit.granted_requests,
         figures=draft.figures,
         sink_histories=next_histories(
-            head, draft.sinks, epoch=head.epoch + 1, identities=identities, published=published, accepted=accepted
+            head,
+            draft.sinks,
+            epoch=head.epoch + 1,
+            identities=identities,
+            published=published,
+            accepted=accepted,
+            given_up=given_up,
         ),
     )
 

@@ -34,9 +34,26 @@ class AcceptedLoss:
     until: int
 
 
+@dataclass
+class GivenUpEpochs:
+    """Epochs whose rows a sink did not get, at the user's request, since the newest record."""
+
+    epochs: int = 0
+    rows: int = 0
+    last: int = 0
+
+    def add(self, epoch: int, rows: int) -> None:
+        self.epochs, self.rows, self.last = self.epochs + 1, self.rows + rows, max(self.last, epoch)
+
+
+def output_files(record: pb.CheckpointMetadata, operator_id: str, stream: str) -> list[pb.OutboxFile]:
+    """Return the epoch's files for a sink of this stream; a sink that names no operator gets those of all."""
+    return [file for file in record.outbox if file.stream == stream and operator_id in {"", file.operator_id}]
+
+
 def has_rows(record: pb.CheckpointMetadata, operator_id: str, stream: str) -> bool:
     """Return whether the epoch has output files for a sink of this stream."""
-    return any(file.stream == stream and operator_id in {"", file.operator_id} for file in record.outbox)
+    return bool(output_files(record, operator_id, stream))
 
 
 def mentions(record: pb.CheckpointMetadata, sink_id: str) -> bool:
@@ -84,6 +101,7 @@ def next_histories(
     identities: Mapping[str, SinkIdentity],
     published: Mapping[str, int],
     accepted: Mapping[str, AcceptedLoss],
+    given_up: Mapping[str, GivenUpEpochs],
 ) -> list[pb.SinkHistory]:
     """Return the histories of the record of `epoch`, which follows `head` and is published to `sinks`.
 
@@ -101,6 +119,10 @@ def next_histories(
         history.published = max(published.get(sink_id, 0), history.published)
         if (loss := accepted.get(sink_id)) is not None:
             history.accepted_from, history.accepted = loss.held, loss.until
+        if (left_out := given_up.get(sink_id)) is not None:
+            history.epochs_given_up += left_out.epochs
+            history.rows_given_up += left_out.rows
+            history.last_given_up = max(left_out.last, history.last_given_up)
         if entries and sink_id not in entries and not history.absent_since:
             history.absent_since = epoch
     left = sorted((h for h in histories.values() if h.absent_since), key=lambda history: history.absent_since)

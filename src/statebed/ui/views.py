@@ -8,6 +8,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import chain_of
 from statebed.inspect.contents import SinkSummary, SubtaskSummary, sink_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
+from statebed.inspect.given_up import given_up_lines
 from statebed.inspect.jobs import check_location
 from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind, with_reports
 from statebed.inspect.operator_names import OperatorNames
@@ -100,6 +101,8 @@ class JobView:
     heartbeat: pb.RunHeartbeat | None
     """Newest heartbeat with the settings of the run's process, or None if there is none."""
     sources: tuple[SourceState, ...]
+    given_up: tuple[str, ...] = ()
+    """Rows that sinks did not get at the user's request, described by sink."""
 
 
 def job_view(reader: JobReader, *, now_us: int) -> JobView:
@@ -136,6 +139,7 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
         run=run,
         heartbeat=heartbeat,
         sources=tuple(sources_of(record, heartbeat)),
+        given_up=tuple(given_up_lines(reader.log, record)),
     )
 
 

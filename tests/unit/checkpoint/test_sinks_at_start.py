@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from unit.checkpoint.place import MailSink, Place, TableSink
+from unit.checkpoint.place import JOB, MailSink, Place, TableSink
 
 from statebed.checkpoint import (
+    CheckpointLog,
     Origin,
     Publication,
     Publisher,
@@ -20,8 +21,12 @@ from statebed.checkpoint import (
 )
 from statebed.errors import InputError, SinkError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
 from statebed.format.digest import crc32c
+from statebed.inspect.given_up import given_up_rows
+from statebed.protocol.sink_history import GivenUpEpochs
 from statebed.storage import MemoryStore
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash
 
 
 @dataclass
@@ -390,6 +395,57 @@ def test_an_epoch_that_a_sink_refuses_is_given_up_on_request_alone(
     place.commit(run, sinks=("table",))
     begin(place.open(), sink)  # the choice is not needed again
     assert sink.written == [2, 4, run.head.epoch]
+    run = place.open()
+    (history,) = run.head.sink_histories
+    assert (history.epochs_given_up, history.rows_given_up, history.last_given_up) == (1, 1, 3)
+
+
+def refused_epoch(place: Place, sink: RefusingSink | RefusingMail) -> None:
+    """Commit the epochs 2 to 4, of which the sink refuses the second."""
+    run = place.open()
+    publisher = begin(run, sink)
+    for _ in range(3):
+        place.commit(run, sinks=("table",))
+    with pytest.raises(SinkError):
+        publisher.publish_pending()
+
+
+@pytest.mark.parametrize("sink", [RefusingSink("table"), RefusingMail("table")])
+def test_rows_given_up_are_counted_once_whenever_the_process_dies(
+    place: Place, sink: RefusingSink | RefusingMail
+) -> None:
+    """It dies after the sink's commit, or after the marker, before a record counts the rows."""
+    refused_epoch(place, sink)
+    marker = names.published(3, "table")
+
+    def crash(operation: Operation) -> Fault | None:
+        return Fault.CRASH_BEFORE if operation.verb.writes and operation.path.endswith(marker) else None
+
+    dying = place.open(through=FaultStore(place.disk, crash))
+    with pytest.raises(SimulatedCrash):
+        begin(dying, sink, skip={"table": 3})
+    begin(place.open(), sink, skip={"table": 3})
+    log = CheckpointLog(place.store, JOB)
+    for _ in range(3):
+        head = log.head()
+        assert head is not None
+        assert given_up_rows(log, head) == {"table": GivenUpEpochs(epochs=1, rows=1, last=3)}
+        run = place.open()
+        begin(run, sink)
+        place.commit(run, sinks=("table",))
+
+
+def test_an_epoch_that_was_given_up_and_is_published_after_all_is_not_counted(place: Place) -> None:
+    sink = RefusingSink("table")
+    refused_epoch(place, sink)
+    begin(place.open(), sink, skip={"table": 3})
+    sink.refused, sink.position = 0, SinkPosition(1, 2)  # restored from a backup, with another constraint
+    begin(place.open(), sink)
+    assert sink.written == [2, 3, 4]
+    log = CheckpointLog(place.store, JOB)
+    head = log.head()
+    assert head is not None
+    assert not given_up_rows(log, head)
 
 
 def test_epochs_to_skip_are_those_of_sinks_and_epochs_that_exist(place: Place, sink: PlacedSink) -> None:

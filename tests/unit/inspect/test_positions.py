@@ -61,6 +61,8 @@ def test_sinks_tell_what_they_have_and_since_when_they_are_gone() -> None:
         "last_output": 9,
         "published": None,
         "absent_since": None,
+        "epochs_given_up": 0,
+        "rows_given_up": 0,
     }
     assert (rows["old"]["operator"], rows["old"]["last_output"], rows["old"]["absent_since"]) == ("counts", 4, 6)
     assert (rows["table"]["target"], rows["table"]["last_output"], rows["table"]["published"]) == ("a.db/t", 9, 8)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from effort import examples
 from kafka.server import Broker
-from unit.sinks.publishing import JOB, SINK, commit, counter_of, expected, kafka_sink, open_run
+from unit.sinks.publishing import JOB, SINK, commit, commit_rows, counter_of, expected, kafka_sink, open_run
 
 from statebed.checkpoint import (
     Origin,
@@ -434,6 +434,28 @@ def test_two_rows_of_one_key_are_refused_and_nothing_is_sent(broker: Broker) -> 
     with pytest.raises(SinkError, match=r"several rows with the key {'k': 'a'}"):
         sink.publish(epoch_of(CHANGES, [("a", 1, 1), ("a", 2, 1)]))
     assert broker.messages(topic) == []
+
+
+def test_an_epoch_that_is_given_up_advances_the_position_and_sends_nothing(broker: Broker, store: ObjectStore) -> None:
+    topic = broker.new_topic(partitions=2)
+    run = publish(store, kafka_sink(broker.servers, topic), 2)
+    before = [(message.key(), message.value()) for message in broker.messages(topic)]
+    commit_rows(run, [("k9", 1, 1), ("k9", 2, 1)], count=2)
+    refused = run.head.epoch
+    for _ in range(2):
+        with pytest.raises(SinkError, match="several rows with the key") as error:
+            publisher(open_run(store), kafka_sink(broker.servers, topic))
+        assert f"skip={{'out': {refused}}}" in error.value.fix
+    run = open_run(store)
+    sink = kafka_sink(broker.servers, topic)
+    published = publisher(run, sink, skip={SINK: refused})
+    assert kafka_sink(broker.servers, topic).peek() == SinkPosition(run=run.number, epoch=refused)
+    assert [(message.key(), message.value()) for message in broker.messages(topic)] == before
+    commit(run)
+    published.publish_pending()
+    (history,) = run.head.sink_histories
+    assert (history.epochs_given_up, history.rows_given_up, history.last_given_up) == (1, 2, refused)
+    assert current(broker, topic) == expected(3)
 
 
 def test_a_large_epoch_waits_for_the_clients_queue(broker: Broker) -> None:

@@ -89,6 +89,11 @@ def commit(run: Run, fillers: int = 3) -> None:
     if count:
         rows += [(f"f{number}", count - 1, -1) for number in range(fillers)]
     rows += [(f"f{number}", count, 1) for number in range(fillers)]
+    commit_rows(run, rows, count=count + 1)
+
+
+def commit_rows(run: Run, rows: list[tuple[str, int, int]], *, count: int) -> None:
+    """Commit an epoch with these rows, after which there were `count` epochs."""
     files = []
     for index, part in enumerate((rows[::2], rows[1::2])):
         data = encode_outbox(pa.table([list(column) for column in zip(*part, strict=True)], schema=SCHEMA))
@@ -104,7 +109,7 @@ def commit(run: Run, fillers: int = 3) -> None:
                 crc32c=crc32c(data),
             )
         )
-    position = pb.SourcePosition(kind="test", opaque=str(count + 1).encode())
+    position = pb.SourcePosition(kind="test", opaque=str(count).encode())
     entry = pb.SinkEntry(sink_id=SINK, operator_id="op")
     run.commit(EpochDraft(operators=[], outbox=files, sinks=[entry], source_position=position))
 

@@ -146,7 +146,8 @@ def by_spark(df: DataFrame, mode: str) -> Batches:
     def take(rows: DataFrame, batch: int) -> None:
         found[batch] = comparable(rows)
 
-    with tempfile.TemporaryDirectory() as folder:
+    # Each partition of each stateful step commits files of its own in every batch, which is most of the time.
+    with tempfile.TemporaryDirectory() as folder, configured(df.sparkSession, {"spark.sql.shuffle.partitions": "1"}):
         writer = df.writeStream.outputMode(mode).foreachBatch(take).option("checkpointLocation", folder)
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
     return {batch: rows for batch, rows in found.items() if rows}

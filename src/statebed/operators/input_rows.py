@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from statebed.arrays.canonical_order import is_sortable, sort_indices, ties
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.key_hash import normalise_key
+from statebed.arrays.mutable import taken
 from statebed.arrays.sort_order import sorted_by, total_keys
 from statebed.errors import InputError
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
@@ -140,7 +141,10 @@ def late_rows(late: pa.Table, input_: Input, watermark_us: int | None, operator_
 
 def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows where `kept` is True."""
-    return rows if kept.all() else rows.take(from_numpy(np.flatnonzero(kept), pa.int64()))
+    if kept.all():
+        return rows
+    at = np.flatnonzero(kept)
+    return pa.Table.from_arrays([taken(one_chunk(column), at) for column in rows.columns], schema=rows.schema)
 
 
 def in_total_order(rows: pa.Table, *first: str) -> pa.Table:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from statebed.arrays import compiled
 from statebed.arrays.key_hash import hash_columns
-from statebed.arrays.mutable.column import Places, equal_words
+from statebed.arrays.mutable.column import Places, equal_words, taken
 from statebed.arrays.packed_text import PackedText
 from statebed.errors import InputError
 from statebed.format.ranges import WHOLE_SPACE
@@ -58,6 +58,33 @@ some_hashes = st.builds(
     distinct=st.sampled_from([1, 5, 300, 5000]),
 )  # fmt: skip
 text = st.one_of(st.none(), st.binary(max_size=9), st.binary(max_size=31), st.binary(max_size=39))
+
+
+KINDS = (
+    pa.int64(), pa.uint64(), pa.int32(), pa.int16(), pa.float64(), pa.float32(), pa.date32(), pa.bool_(),
+    pa.timestamp("us", "UTC"), pa.decimal128(20, 0), pa.string(),
+)  # fmt: skip
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.sampled_from(KINDS), st.lists(st.one_of(st.none(), st.integers(-128, 127)), max_size=40), st.integers(0, 11),
+    st.lists(st.tuples(st.integers(0, 1000), st.booleans()), max_size=40), st.booleans(),
+)  # fmt: skip
+def test_rows_are_taken_as_arrow_takes_them_and_null_where_none_is_wanted(
+    kind: pa.DataType, values: list[int | None], offset: int, places: list[tuple[int, bool]], all_wanted: bool
+) -> None:
+    if pa.types.is_unsigned_integer(kind):
+        values = [None if value is None else abs(value) for value in values]
+    numbers = pa.array(values, pa.int64())
+    array = (numbers.cast(pa.int32()).cast(kind) if kind == pa.date32() else numbers.cast(kind))[offset:]
+    places = places if len(array) else [(0, False) for _ in places if not all_wanted]
+    wanted = np.array([chosen for _, chosen in places], dtype=np.bool_)
+    rows = np.array([place % max(len(array), 1) if chosen or all_wanted else -1 for place, chosen in places], np.int64)
+    indices = pa.array(rows, pa.int64(), mask=None if all_wanted else ~wanted)
+    for result in both(partial(taken, array, rows, None if all_wanted else wanted)):
+        result.validate(full=True)
+        assert result.equals(array.take(indices))
 
 
 @given(st.lists(text, min_size=1, max_size=50), st.integers(0, 3))

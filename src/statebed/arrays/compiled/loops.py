@@ -277,6 +277,38 @@ def scatter(values: Values, at: Rows, result: Values) -> None:
 
 
 @_compiled
+def take_bits(
+    values: Values, nulls: tuple[Values, int], rows: Rows, wanted: Values, result: Values
+) -> tuple[Values, int]:
+    """Write the values in some rows to the result, zero at nulls; return the bitmap of those that are not null, and
+    the number of nulls.
+
+    `nulls` is the bitmap of the values and the position of the first one in it; without nulls the bitmap is empty. Rows
+    that are not wanted are not read, and null. An empty `wanted` stands for all rows.
+    """
+    bitmap, offset = nulls
+    valid = np.empty((len(rows) + 7) >> 3, np.uint8)
+    some_null, some_unwanted = len(bitmap) > 0, len(wanted) > 0
+    count = _word(0)
+    # Without branches, because nulls cannot be predicted.
+    for place in range(len(valid)):
+        flags = _word(0)
+        for number in range(place << 3, min((place + 1) << 3, len(rows))):
+            there, row = _word(1), rows[number]
+            if some_unwanted:
+                there = _word(wanted[number])
+                row *= np.int64(there)
+            if some_null:
+                at = row + offset
+                there &= _word(bitmap[at >> 3]) >> _word(at & 7)
+            result[number] = values[row] * there
+            count += there
+            flags |= there << _word(number & 7)
+        valid[place] = flags
+    return valid, len(rows) - np.int64(count)
+
+
+@_compiled
 def mark(marks: Values, rows: Rows, keep: np.uint8, add: np.uint8, dirty: np.uint8) -> tuple[bool, int]:
     """Set marks of rows, keeping those in `keep`; return whether any changed, and how many rows were not dirty."""
     changed, clean = False, 0

@@ -18,7 +18,8 @@ Mask = npt.NDArray[np.bool_]
 
 N = TypeVar("N", bound=np.generic)
 
-_WIDE = 64
+_BITS: dict[int, type[np.unsignedinteger[Any]]] = {32: np.uint32, 64: np.uint64}
+_NONE: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 _AT_ONCE = 1 << 16
 """Number of rows of the largest run that are processed together, so that they stay in the processor's cache."""
 
@@ -125,8 +126,20 @@ def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def taken(array: pa.Array, rows: Rows) -> pa.Array:
-    """Return some rows of an array, in the given order."""
-    if pa.types.is_primitive(array.type) and array.type.bit_width == _WIDE and not array.null_count:
-        return from_numpy(fixed_width_values(array, np.uint64).take(rows), array.type)
-    return array.take(from_numpy(rows, pa.int64()))
+def taken(array: pa.Array, rows: Rows, wanted: Mask | None = None) -> pa.Array:
+    """Return some rows of an array, in the given order, and null where they are not wanted."""
+    kind = array.type
+    if len(array) and pa.types.is_primitive(kind) and (dtype := _BITS.get(kind.bit_width)) is not None:
+        values = fixed_width_values(array, dtype)
+        if wanted is None and not array.null_count:
+            return from_numpy(values.take(rows), kind)
+        if (loops := loops_for(len(rows))) is not None:
+            bitmap = array.buffers()[0] if array.null_count else None
+            bits = _NONE if bitmap is None else np.frombuffer(bitmap, dtype=np.uint8)
+            flags = _NONE if wanted is None else wanted.view(np.uint8)
+            result = np.empty(len(rows), dtype=dtype)
+            valid, nulls = loops.take_bits(values, (bits, array.offset), rows, flags, result)
+            return pa.Array.from_buffers(
+                kind, len(rows), [pa.py_buffer(valid) if nulls else None, pa.py_buffer(result)], nulls
+            )
+    return array.take(from_numpy(rows, pa.int64(), valid=wanted))

@@ -9,7 +9,6 @@ from statebed.arrays.columns import int64_values, one_chunk
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
 from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIME
-from statebed.operators.input_rows import filtered
 from statebed.operators.keyed_rows import taken
 from statebed.operators.windows.session_partials import SessionPartials
 
@@ -31,8 +30,7 @@ class Sessions:
 
     def where(self, chosen: Flags) -> "Sessions":
         """Return the sessions whose flag is set."""
-        at = self.key_index[chosen]
-        return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
+        return self if chosen.all() else self.take(np.flatnonzero(chosen))
 
     def take(self, at: Integers) -> "Sessions":
         """Return the sessions at these positions."""

@@ -162,11 +162,20 @@ def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:
 
 def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
     """Return the last row of each key, in the order of files."""
+    rows = _without_empty_chunks(rows)
     hashes = uint64_values(rows[KEY_HASH])
     if (hashes[1:] > hashes[:-1]).all():
         return rows.combine_chunks()
     batch = KeyBatch.of(rows.select(table.key_names), table.key_schema, lambda _: hashes, where=f"table {table.name!r}")
     return take_rows(rows, batch.order[batch.ends()])
+
+
+def _without_empty_chunks(rows: pa.Table) -> pa.Table:
+    """Return the same rows; combining chunks copies all of them even if all but one are empty."""
+    columns = [
+        pa.chunked_array([chunk for chunk in column.chunks if len(chunk)], column.type) for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import boolean_array, boolean_values, from_numpy, int64_values, one_chunk, uint64_values
-from statebed.arrays.mutable import Rows, column_of
+from statebed.arrays.mutable import Rows, column_of, taken
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.keyed.batch import take_rows
@@ -21,7 +21,7 @@ def file_rows(table: KeyedTable, run: SortedRun, rows: Rows | None, marks: Marks
     """
     count = len(run) if rows is None else len(rows)
     deleted = np.zeros(count, dtype=np.bool_) if marks is None else (marks & DELETED) != 0
-    alive = from_numpy(np.arange(count, dtype=np.int64), pa.int64(), valid=~deleted) if deleted.any() else None
+    alive = ~deleted if deleted.any() else None
     columns: dict[str, pa.Array] = {
         KEY_HASH: from_numpy(run.hashes if rows is None else run.hashes.take(rows), pa.uint64()),
         SEQUENCE: from_numpy(np.zeros(count, dtype=np.uint64), pa.uint64()),
@@ -32,8 +32,8 @@ def file_rows(table: KeyedTable, run: SortedRun, rows: Rows | None, marks: Marks
     if run.times is not None:
         columns[TIME] = from_numpy(run.times if rows is None else run.times.take(rows), TIMESTAMP, valid=~deleted)
     for name, value in zip(table.value_schema.names, run.values, strict=True):
-        taken = value.array() if rows is None else value.take(rows)
-        columns[name] = taken if alive is None else taken.take(alive)
+        array = value.array() if rows is None else value.take(rows)
+        columns[name] = array if alive is None else taken(array, np.arange(count, dtype=np.int64), alive)
     schema = table.file_schema
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 

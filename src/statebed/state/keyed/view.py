@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
 from statebed.arrays.grouping import Grouping
-from statebed.arrays.mutable import Mask, Rows
+from statebed.arrays.mutable import Mask, Rows, taken
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -151,8 +151,8 @@ class KeyedView:
             count += len(rows)
             tables.append(values_of(piece.run, piece.at, tables[0].schema))
         table = pa.concat_tables(tables)
-        indices = from_numpy(source, pa.int64(), valid=has_values)
-        columns = [one_chunk(column).take(indices) for column in table.columns]
+        wanted = None if has_values.all() else has_values
+        columns = [taken(one_chunk(column), source, wanted) for column in table.columns]
         return pa.Table.from_arrays(columns, schema=table.schema), has_values
 
     def has(self, keys: Batch) -> Mask:

@@ -9,7 +9,7 @@ from simulation.racing import CONTENDERS, race_to_commit, race_to_open
 from statebed.checkpoint import EpochDraft, Run
 from statebed.storage import LocalStore
 
-PROCESSES = 6
+PROCESSES = 3
 
 
 def test_p3_of_20_runs_opened_at_once_one_wins(tmp_path: Path) -> None:

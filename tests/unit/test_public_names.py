@@ -1,7 +1,10 @@
 """The public names of `statebed`: what completion shows, examples in docstrings that run, and types of parameters."""
 
+import ast
 import doctest
 import inspect
+import subprocess
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import statebed as sb
+import statebed.spark
 from statebed.expressions.type_text import schema_of
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.stream import Stream
@@ -103,3 +107,45 @@ def test_a_source_takes_its_name_before_or_after_its_columns(columns: str | pa.S
     named.source(name="rides", columns=columns)
     unnamed.source(columns)
     assert (list(named.graph.sources), list(unnamed.graph.sources)) == (["rides"], ["source"])
+
+
+LOADED = """
+import sys
+{statement}
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in {{"statebed", "pyspark", "numpy", "pyarrow"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "most"),
+    [
+        ("import statebed", 2),
+        ("import statebed.spark", 3),
+        ("import statebed.cli.app", 30),
+    ],
+)
+def test_a_name_is_loaded_when_it_is_first_used(statement: str, most: int) -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", LOADED.format(statement=statement)], check=True, capture_output=True, text=True
+    )
+    loaded = printed.stdout.split()
+    assert len(loaded) <= most, loaded
+    assert all(name.startswith("statebed") for name in loaded)
+
+
+def test_type_checkers_see_the_names_that_are_loaded() -> None:
+    for package in (sb, statebed.spark):
+        source = ast.parse(inspect.getsource(package))
+        (checked,) = [node for node in source.body if isinstance(node, ast.If)]
+        imported = {
+            alias.name: node.module
+            for node in checked.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name not in {"*", "functions", "testing"}
+        }
+        assert {name: _written(package, module) for name, module in package._MODULE_OF.items()} == imported
+
+
+def _written(package: types.ModuleType, module: str) -> str:
+    return module if package is sb else f"{package.__name__}.{module}"

@@ -1,5 +1,6 @@
 """Text functions. Lengths and positions count characters (code points) from 1, as in Spark."""
 
+import functools
 from collections.abc import Callable
 from functools import partial
 
@@ -19,11 +20,15 @@ from statebed.expressions.text_limits import MOST_PADDED, check_size, text_bytes
 
 _SPACE = " "
 _LONGEST = 2**31 - 1
-_BMP = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]  # noqa: PLR2004 - surrogates
-_LONG_UPPER = f"[{''.join(character for character in _BMP if len(character.upper()) > 1)}]"
-"""Characters whose upper case is more than one character: the upper case of 'ß' is 'SS'."""
+_BMP = range(0x80, 0x10000)
 _LONG_LOWER = "[\u0130\u03a3]"
 """Characters whose lower case is more than one character, or depends on its neighbours."""
+
+
+@functools.cache
+def _long_upper() -> str:
+    """Return the characters whose upper case is more than one character: the upper case of 'ß' is 'SS'."""
+    return f"[{''.join(character for character in map(chr, _BMP) if len(character.upper()) > 1)}]"
 
 
 def as_text(site: Site, operand: Term) -> Term:
@@ -50,7 +55,7 @@ def _length(site: Site) -> Term:
 
 
 def _upper(texts: pa.Array) -> pa.Array:
-    return _with_long_cases(texts, pc.utf8_upper(texts), _LONG_UPPER, str.upper)
+    return _with_long_cases(texts, pc.utf8_upper(texts), _long_upper(), str.upper)
 
 
 def _lower(texts: pa.Array) -> pa.Array:

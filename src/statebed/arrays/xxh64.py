@@ -1,6 +1,6 @@
 """XXH64 of many values at once, in numpy, each with its own seed.
 
-Loops run over positions inside values, never over rows. Arrays are changed in place where possible: allocating new ones
+Loops run over positions inside values, not over rows, except where only a few very long values are left. Arrays are changed in place where possible: allocating new ones
 costs as much as the arithmetic. Callers pass as many rows as fit into the processor's cache. There is one seed per row,
 or one for all; the same holds for hashes of empty values.
 """
@@ -27,6 +27,10 @@ _HALF = 4
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _LOWEST_BYTE = np.uint64(0xFF)
 TO_HIGHEST_BYTE = np.uint64(56)
+_FEW_ROWS = 8
+"""Up to this number of rows, a loop over each of them is faster than passes of numpy over all."""
+_STRIPES_AT_ONCE = 1 << 14
+_ALL_BITS = (1 << 64) - 1
 _WORDS_OF_STRIPE = np.arange(0, _STRIPE, _WORD, dtype=np.int64)[:, np.newaxis]
 _LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8864E7A143579]], dtype=np.uint64)
 """P1 + P2, P2, 0, -P1."""
@@ -63,6 +67,12 @@ class Text:
         if len(self.lengths) < len(self.starts):
             return self._evenly(len(_WORDS_OF_STRIPE), number * _STRIPE)
         return self._gathered(self.starts + (number * _STRIPE + _WORDS_OF_STRIPE))
+
+    def stripes_of(self, row: int, first: int, last: int) -> Hashes:
+        """Return the words of the stripes from `first` up to `last` of one row, four per stripe."""
+        start = int(self.starts[row])
+        part = self.data.view(np.uint8)[start + first * _STRIPE : start + last * _STRIPE]
+        return part.copy().view("<u8").reshape(-1, len(_WORDS_OF_STRIPE))
 
     def _evenly(self, count: int, place: int) -> Hashes:
         """Return adjacent words of rows of equal length."""
@@ -102,7 +112,9 @@ def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
 
 def hash_text(text: Text, seeds: Hashes) -> Hashes:
     """Hash values of any length."""
-    if (loops := loops_for(len(text.starts))) is not None:
+    # Passes over a single long value take as long as those over many values.
+    passes = int(text.lengths.max(initial=0)) // _STRIPE
+    if (loops := loops_for(max(len(text.starts), passes))) is not None:
         compiled: Hashes = loops.hash_text(text.data, text.starts, text.lengths, seeds)
         return compiled
     lengths = text.lengths
@@ -191,13 +203,33 @@ def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
     """Hash the 32-byte stripes of values that have at least one, those with the most first."""
     lanes = seeds + _LANE_SEEDS
     fewest = int(stripes.min())
+    counts = np.broadcast_to(stripes, lanes.shape[1:])
     for number in range(int(stripes.max())):
         rows, active = text, lanes
         if number >= fewest:
             active = lanes[:, : np.count_nonzero(stripes > number)]
             rows = text.some(slice(0, active.shape[1]))
+        if active.shape[1] <= _FEW_ROWS:
+            for row in range(active.shape[1]):
+                lanes[:, row] = _mixed_alone(text, row, lanes[:, row].tolist(), number, int(counts[row]))
+            break
         _mix_lane(active, rows.stripes(number))
     return _merged_lanes(lanes)
+
+
+def _mixed_alone(text: Text, row: int, lanes: list[int], first: int, last: int) -> list[int]:
+    """Return the lanes of one row after the stripes from `first` up to `last`."""
+    factor, mask = int(_P1), _ALL_BITS
+    one, two, three, four = lanes
+    for start in range(first, last, _STRIPES_AT_ONCE):
+        words = text.stripes_of(row, start, min(start + _STRIPES_AT_ONCE, last)) * _P2
+        for a, b, c, d in words.tolist():
+            one, two, three, four = (one + a) & mask, (two + b) & mask, (three + c) & mask, (four + d) & mask
+            one = (one << 31 | one >> 33) * factor & mask
+            two = (two << 31 | two >> 33) * factor & mask
+            three = (three << 31 | three >> 33) * factor & mask
+            four = (four << 31 | four >> 33) * factor & mask
+    return [one, two, three, four]
 
 
 def _mix_lane(lanes: Hashes, words: Hashes) -> None:

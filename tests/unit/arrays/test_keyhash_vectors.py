@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebed.arrays import xxh64
 from statebed.arrays.key_hash import hash_columns, hash_key, hash_table, normalise_key
 from statebed.errors import InputError
 
@@ -222,3 +223,20 @@ def test_p1_the_hash_of_a_text_does_not_depend_on_the_lengths_and_the_order_of_o
     for start in (0, 32, 64, 70):
         assert hash_columns([pa.array(texts[start:])]).tolist() == alone[start:]
         assert hash_columns([pa.array(texts[start:][::-1])]).tolist() == alone[start:][::-1]
+
+
+@pytest.mark.parametrize("compiled", [None, "loaded"])
+def test_p4_a_very_long_value_takes_no_pass_of_numpy_per_stripe(
+    monkeypatch: pytest.MonkeyPatch, compiled: str | None
+) -> None:
+    """A document of megabytes took seconds: 20 us for each 32 bytes, as a batch of rows would."""
+    if compiled is None:
+        monkeypatch.setattr(xxh64, "loops_for", lambda _: None)
+    passes = []
+    mix = xxh64._mix_lane
+    monkeypatch.setattr(xxh64, "_mix_lane", lambda lanes, words: (passes.append(lanes.shape), mix(lanes, words)))
+    long = [bytes(range(256)) * 800 + b"end" * number for number in range(3)]
+    values = [*long, *(b"%d" % number * 20 for number in range(50))]
+    assert hash_columns([pa.array(values)]).tolist() == [reference(value, 42) for value in values]
+    assert hash_columns([pa.array(long[:1])]).tolist() == [reference(long[0], 42)]
+    assert len(passes) < 10

@@ -1,8 +1,8 @@
 """XXH64 of many values at once, in numpy, each with its own seed.
 
-Loops run over positions inside values, not over rows, except where only a few very long values are left. Arrays are changed in place where possible: allocating new ones
-costs as much as the arithmetic. Callers pass as many rows as fit into the processor's cache. There is one seed per row,
-or one for all; the same holds for hashes of empty values.
+Loops run over positions inside values, not over rows, except where only a few very long values are left. Arrays are
+changed in place where possible: allocating new ones costs as much as the arithmetic. Callers pass as many rows as fit
+into the processor's cache. There is one seed per row, or one for all; the same holds for hashes of empty values.
 """
 
 from collections.abc import Callable, Sequence

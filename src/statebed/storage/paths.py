@@ -14,6 +14,28 @@ TEMPORARY_FOLDER = ".statebed-tmp"
 MAX_PART_LENGTH = 255
 """Maximum length of a part of a path in bytes, as on file systems."""
 
+_STORE_SCHEMES = frozenset(
+    [
+        "s3",
+        "s3a",
+        "s3n",
+        "gs",
+        "gcs",
+        "az",
+        "abfs",
+        "abfss",
+        "wasb",
+        "wasbs",
+        "adl",
+        "hdfs",
+        "dbfs",
+        "memory",
+        "http",
+        "https",
+    ]
+)
+"""Schemes of URLs that name no local folder, whether a store supports them or not."""
+
 _FORBIDDEN = ("\\", "\x00", "\n", "\r")
 
 
@@ -102,10 +124,21 @@ def folder_conflict(store_url: str, path: str) -> StorageError:
 
 
 def local_path(path: str) -> str:
-    """Return the path in a file URL, decoded, or any other text unchanged.
+    """Return the path in a file URL, decoded, or any other text unchanged. Raise InputError for a URL that lacks `//`.
+
+    `s3:/bucket` would otherwise be a local folder called `s3:`, and the data would not be where it is believed to be.
 
     >>> local_path("file:///a%20folder"), local_path("a%20folder")
     ('/a folder', 'a%20folder')
     """
+    if "\x00" in path:
+        raise InputError(f"the path {path!r} contains a zero byte", fix="use the name of a folder, or a URL")
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme.lower() in _STORE_SCHEMES and not rest.startswith("//"):
+        folder = rest.lstrip("/")
+        raise InputError(
+            f"a URL of {scheme.lower()} begins with {scheme}://, got {path!r}",
+            fix=f"write {scheme.lower()}://{folder}, or ./{path} for a local folder of this name",
+        )
     in_url = file_url_path(path)
     return path if in_url is None else unquote(in_url)

@@ -4,6 +4,7 @@ A process has one store per URL and options, created on first use, so that conne
 the environment or from `options`, never from the URL, and never appear in a text.
 """
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -34,7 +35,9 @@ def get_storage_provider(url: str | Path, options: Options | None = None) -> Obj
     >>> get_storage_provider("memory://example")
     MemoryStore('memory://example')
     """
-    clean = _normalised(str(url))
+    if not isinstance(url, str | os.PathLike):
+        raise InputError(f"the state URL must be a text or a path, got {url!r}", fix="use a folder or a URL")
+    clean = _normalised(os.fspath(url))
     key = (clean, tuple(sorted((options or {}).items())))
     with _lock:
         store = _stores.get(key)

@@ -4,11 +4,13 @@ import doctest
 import importlib
 import pkgutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import statebed.storage
 from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError
+from statebed.sinks.places import needed_local_path
 from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider
 
 
@@ -107,6 +109,25 @@ def test_a_url_that_names_no_place_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         get_storage_provider(url)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/state", "S3:bucket", "s3a:/bucket", "gs:/b/x", "dbfs:/state", "memory:x"])
+def test_a_url_that_lacks_a_slash_is_no_local_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State of a job that belongs on S3 was written to a local folder called `s3:`."""
+    monkeypatch.chdir(tmp_path)
+    example = "write('sqlite', path='results.db')"
+    for use in (get_storage_provider, lambda path: needed_local_path(path, where="here", fix=example)):
+        with pytest.raises(InputError, match="a URL of") as caught:
+            use(url)
+        assert f"./{url}" in caught.value.fix
+    get_storage_provider(f"./{url}").put("object", b"")
+    assert (tmp_path / url / "object").exists()
+
+
+@pytest.mark.parametrize("url", [None, 5, b"state", "a\0b"])
+def test_what_is_no_path_is_refused(url: Any) -> None:
+    with pytest.raises(InputError):
+        get_storage_provider(url)
 
 
 def test_options_of_a_store_that_has_none_are_refused_without_their_values(tmp_path: Path) -> None:

@@ -82,7 +82,12 @@ def operator_clocks(
     `observed_ms` are the greatest event times at the watermarks of queries that came from Spark, whose operators follow
     Spark's clock.
     """
-    by_spark = _spark_marks(graph, observed_ms)
+    spark_marks = _spark_marks(graph, observed_ms)
+    by_spark = {
+        name: None if graph.sources[name].event_time is None else spark_marks[clock]
+        for name, clock in graph.spark_clocks.items()
+    }
+    repeating = {name: spark_marks[clock] for name, clock in graph.repeating.items()}
     idle = {name for name, node in graph.sources.items() if sources[name].is_idle(node, epoch_time_us)}
     marks: list[int | None] = []
     silent: list[bool] = []
@@ -101,7 +106,7 @@ def operator_clocks(
             mark = _least_known(marks[edge.node] for edge in node.inputs)
             if isinstance(node, OperatorNode):
                 earlier = before.get(node.operator.operator_id) or 0
-                reached = max(earlier, mark or 0)
+                reached = max(earlier, mark or 0, repeating.get(node.operator.operator_id, 0))
                 clocks[node.operator.operator_id] = Clock(earlier, reached, epoch_time_us)
                 mark = watermark_behind(node.operator, reached)
             marks.append(mark)
@@ -118,18 +123,15 @@ def operator_clocks(
     return clocks
 
 
-def _spark_marks(graph: Graph, observed_ms: Sequence[int | None]) -> dict[str, int | None]:
-    """Return the watermarks of sources that follow Spark's clock; None for one without an event time."""
+def _spark_marks(graph: Graph, observed_ms: Sequence[int | None]) -> dict[SparkClock, int]:
+    """Return the watermark of each query that came from Spark, by its clock."""
     clocks = dict.fromkeys(graph.spark_clocks.values())
     known = list(observed_ms) + [None] * (len(graph.spark_watermarks) - len(observed_ms))
     marks: dict[SparkClock, int] = {}
     for clock in clocks:
         marks[clock] = clock.watermark_us(known[: len(clock.watermarks)])
         known = known[len(clock.watermarks) :]
-    return {
-        name: None if graph.sources[name].event_time is None else marks[clock]
-        for name, clock in graph.spark_clocks.items()
-    }
+    return marks
 
 
 def _least_known(marks: Iterable[int | None]) -> int | None:
@@ -179,7 +181,7 @@ def is_due(graph: Graph, clocks: Mapping[str, Clock]) -> bool:
     return any(
         clock.watermark_us is not None
         and clock.watermark_us != clock.late_us
-        and graph.operators[name].is_due(clock.late_us, clock.watermark_us)
+        and (name in graph.repeating or graph.operators[name].is_due(clock.late_us, clock.watermark_us))
         for name, clock in clocks.items()
     )
 

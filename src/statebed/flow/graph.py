@@ -103,6 +103,11 @@ class Graph:
     """Clocks of queries that came from Spark, by the names of their sources."""
     heads: dict[str, str] = field(default_factory=dict)
     """Digests of the plans of Spark that sources of queries read, by the names of the sources."""
+    repeating: dict[str, SparkClock] = field(default_factory=dict)
+    """Operators that make Spark run a batch without rows whenever the watermark of the query advances, by name.
+
+    It matters in complete mode, which emits the whole table once more.
+    """
     functions: dict[str, UserFunction] = field(default_factory=dict)
     """Functions of the user that expressions can call, by name in lower case."""
     tables: list[EpochTable] = field(default_factory=list)

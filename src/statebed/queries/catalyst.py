@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from statebed.format.digest import digest
 from statebed.spark.analysed.plan_tree import Handle
@@ -60,6 +61,16 @@ class Catalyst:
     def digest(self, frame: DataFrame) -> str:
         """Return a digest of the plan of a frame, the same in every start."""
         return digest(_NUMBERS.sub("", analysed_handle(frame).toString()).encode())
+
+    def no_rows(self, schema: StructType, attributes: Handle) -> Handle:
+        """Return a plan without rows that has these attributes, and their schema."""
+        plan = analysed_handle(self.session.createDataFrame([], schema))
+        there = plan.output()
+        named = [
+            self.alias(there.apply(place), field.name, like=attributes.apply(place))
+            for place, field in enumerate(schema.fields)
+        ]
+        return self.project(named, plan)
 
     def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
         """Return the rows of a plan as a DataFrame."""

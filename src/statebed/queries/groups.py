@@ -223,7 +223,10 @@ def _operator(
             "it groups by no window over the event time, so its results are never final",
             "use outputMode('update') or 'complete', or group by window(ts, '1 minute') after withWatermark",
         )
-    return stream.key_by(*keys, name=query.operator_name("aggregate")).agg(**aggregates)
+    name = query.operator_name("aggregate")
+    if query.clock is not None and mode == "update" and not keys:
+        query.job.graph.repeating[name] = query.clock
+    return stream.key_by(*keys, name=name).agg(**aggregates)
 
 
 def _time_key(keys: Sequence[Expr]) -> Expr | None:
@@ -403,8 +406,10 @@ def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], sp
         on = fresh_name("known_time", stream.columns)
         event_time = quoted(relation.columns[time]) + (".end" if time in child.pending else "")
         stream = query.extended(stream, {on: f"coalesce({event_time}, timestamp_micros({NEVER_US}L))"})
-    keyed = stream.key_by(*map(quoted, names), name=query.operator_name("deduplicate"))
-    deduplicated = keyed.deduplicate(keep="first", ttl=ttl, on=on)
+    name = query.operator_name("deduplicate")
+    if query.clock is not None and query.options.mode in {"update", "complete"}:
+        query.job.graph.repeating[name] = query.clock
+    deduplicated = stream.key_by(*map(quoted, names), name=name).deduplicate(keep="first", ttl=ttl, on=on)
     return replace(relation, stream=deduplicated, times=relation.times if on is None else frozenset())
 
 

@@ -249,7 +249,7 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
         dict(child.rankings),
     )
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes, rankings]
-    times, virtual = set(projected.times), set(projected.virtual)
+    times, virtual, values = set(projected.times), set(projected.virtual), set[int]()
     texts: dict[str, str] = {}
     for expression in expressions:
         inner = expression.value
@@ -258,7 +258,15 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
                 if inner.id in known:
                     known[expression.id] = known[inner.id]
             continue
-        if expression.id in projected.pending or expression.id in projected.pending_parts:
+        spec = projected.pending.get(expression.id)
+        if spec is not None and query.options.mode == "complete" and spec.is_tumbling:
+            # No window closes in complete mode, so a window is a value like any other.
+            name = fresh_name(expression.name, [*child.behind.columns, *texts])
+            texts[name] = spec.text(quoted(child.columns[spec.attribute]))
+            columns[expression.id] = name
+            values.add(expression.id)
+            continue
+        if spec is not None or expression.id in projected.pending_parts:
             virtual.add(expression.id)
             continue
         if inner.references & (child.virtual | frozenset(child.rankings)):
@@ -274,6 +282,7 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
     return replace(
         projected,
         names=_names(expressions),
+        pending={number: spec for number, spec in projected.pending.items() if number not in values},
         stream=query.extended(child.behind, texts),
         columns=columns,
         windows=windows,
@@ -294,10 +303,11 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
     if used & frozenset(child.rankings):
         return first_rows(query, child, condition)
     if used & child.virtual:
-        if used - child.virtual <= child.times:
+        if node.child.kind == "Expand":
             return child  # Spark's own filter of the windows that contain a row, which the operator finds itself
         raise UntranslatableError(
-            f"{condition.sql}: a window is used before its aggregation", "filter the results of the window"
+            f"{condition.sql}: a window is used before its aggregation",
+            "filter the results: HAVING, or where() after agg()",
         )
     if child.is_head:
         return replace(query.head_of(node, [child]), virtual=child.virtual)

@@ -28,6 +28,10 @@ class WindowSpec:
     def is_session(self) -> bool:
         return self.gap_us > 0
 
+    @property
+    def is_tumbling(self) -> bool:
+        return not self.is_session and not self.is_cumulative and self.size_us == self.slide_us
+
     def tiles_like(self, other: "WindowSpec") -> bool:
         """Return whether both cut time in the same way, whatever column they are over."""
         return self == replace(other, attribute=self.attribute)
@@ -38,7 +42,7 @@ class WindowSpec:
 
     def text(self, column: str) -> str:
         """Return the tumbling window of a time column as text of our expressions."""
-        if self.is_session or self.is_cumulative or self.size_us != self.slide_us:
+        if not self.is_tumbling:
             raise UntranslatableError(
                 "SESSION or CUMULATE is a key of rollup, cube or grouping sets",
                 "use a tumbling or sliding window, such as window(ts, '1 minute')",

@@ -7,7 +7,6 @@ The folder of `checkpointLocation` holds the state of the job. Methods have Spar
 one line.
 """
 
-import functools
 import os
 import shutil
 import tempfile
@@ -19,23 +18,21 @@ from pyspark.sql import DataFrame
 
 from statebed.config.resolution import resolve
 from statebed.errors import InputError
-from statebed.flow.graph import OperatorNode, StepNode
-from statebed.flow.steps import Step
 from statebed.format.stream_schema import Changes
-from statebed.inspect import read_state
-from statebed.operators.updating.aggregate import UpdatingAggregate
 from statebed.queries.explain import explained
 from statebed.queries.job import QueryJob
 from statebed.queries.shown_rows import BatchFunction, console_function, memory_function
 from statebed.queries.started_query import StartedQuery
 from statebed.queries.translation import MODES, Options, Translation
+from statebed.queries.whole_table import is_without_keys, whole_table_sink
 from statebed.sinks.registry import KINDS
-from statebed.spark.api.outputs import to_data_frame
 from statebed.spark.api.stream import JobStream, Transformed
 from statebed.spark.session import configuration
 
 _TRANSIENT = frozenset({"console", "memory", "noop"})
 """Formats whose rows do not outlive the query, so that its state need not, either."""
+_BATCHES = "batches"
+"""Name of the sink of foreachBatch."""
 
 
 class StreamWriter:
@@ -182,11 +179,12 @@ class StreamWriter:
         )
         translation = Translation(job, self._df, options_of_query)
         rows = translation.result()
-        if (is_update or whole) and _is_changelog(rows):
+        if is_update and _is_changelog(rows):
             sink_options.setdefault("form", "added")
-        if self._function is not None:
-            function = _with_whole_table(job, rows, self._function) if whole else self._function
-            rows.write(function, name="batches", **sink_options)
+        if self._function is not None and (whole or (is_update and is_without_keys(rows))):
+            self._write_whole_table(job, rows, self._function, sink_options)
+        elif self._function is not None:
+            rows.write(self._function, name=_BATCHES, **sink_options)
         else:
             if self._partition_by:
                 sink_options["partition_by"] = self._partition_by
@@ -195,6 +193,18 @@ class StreamWriter:
             job.take_over(self._taken_over)
         query = job.start(**self._start, **self._choices)
         return StartedQuery(query, name=self._name, plan=lambda: str(explained(translation, rows)), temporary=temporary)
+
+    def _write_whole_table(
+        self, job: QueryJob, rows: JobStream | Transformed, function: BatchFunction, options: Mapping[str, Any]
+    ) -> None:
+        if options.keys() - {"form"}:
+            raise InputError(
+                f"foreachBatch in {self._mode} mode does not accept {', '.join(sorted(options))}",
+                where=f"job {job.name}",
+                fix="remove the option",
+            )
+        stream = rows.stream if isinstance(rows, Transformed) else rows
+        stream.write(whole_table_sink(job, self._df, rows, function, sink_id=_BATCHES))
 
     def _show(self, options: dict[str, Any]) -> None:
         """Choose the function for a format that shows rows; take its options out of `options`."""
@@ -227,32 +237,3 @@ class StreamWriter:
 def _is_changelog(rows: JobStream | Transformed) -> bool:
     stream = rows.stream if isinstance(rows, Transformed) else rows
     return stream.frame is None and stream.output.changes is Changes.CHANGELOG
-
-
-def _with_whole_table(job: QueryJob, rows: JobStream | Transformed, function: BatchFunction) -> BatchFunction:
-    """Return a function that reads all results of the aggregation from the state of the epoch."""
-    stream, tail = (rows.stream, rows.functions) if isinstance(rows, Transformed) else (rows, ())
-    steps: list[Step] = []
-    node = stream.graph.nodes[stream.edge.node]
-    while isinstance(node, StepNode):
-        steps.insert(0, node.step)
-        node = stream.graph.nodes[node.inputs[0].node]
-    if not isinstance(node, OperatorNode) or not isinstance(node.operator, UpdatingAggregate):
-        raise InputError(
-            "complete mode gives all groups of an aggregation, but the last step of the query is another one",
-            where=f"job {job.name}",
-            fix="use outputMode('append') or 'update'",
-        )
-    operator = node.operator.operator_id
-
-    @functools.wraps(function)
-    def whole(_: DataFrame, epoch: int) -> object:
-        table = read_state(job.state_url, job=job.name, operator=operator, epoch=epoch, results=True).to_arrow()
-        for step in steps:
-            table = step.apply(table)
-        frame = to_data_frame(job.spark, table)
-        for transform in tail:
-            frame = transform(frame)
-        return function(frame, epoch)
-
-    return whole

@@ -37,8 +37,12 @@ class FunctionSink(BaseSink):
     def described(self) -> str:
         return f"function {getattr(self._function, '__name__', type(self._function).__name__)}"
 
+    def rows_of(self, publication: Publication) -> pa.Table | None:
+        """Return the rows for the function, or None if it is not called for the epoch."""
+        return shaped_rows(publication, self._shape)
+
     def publish(self, publication: Publication) -> None:
-        rows = shaped_rows(publication, self._shape)
+        rows = self.rows_of(publication)
         if rows is None:
             return
         try:

@@ -235,8 +235,8 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "it groups by session_window, a session window, in rollup, cube or grouping sets",
         "and plain columns",
     ),
-    "window_of_windows_in_complete_mode": (
-        lambda t: _windows(t).groupBy(F.window(F.window_time("window"), "5 minutes")).count(),
+    "session_of_deduplicated_rows_in_complete_mode": (
+        lambda t: t.marked().dropDuplicates(["k", "ts"]).groupBy(F.session_window("ts", "5 seconds")).count(),
         "complete",
         "a window over results of another operator, in complete mode",
         "outputMode('append')",
@@ -257,6 +257,26 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "append",
         "is compared by a collation",
         "lower(key) collate utf8_binary",
+    ),
+    "filter_on_a_sliding_window_before_its_aggregation": (
+        lambda t: t.marked()
+        .select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k")
+        .where("w.start > timestamp '2024-03-10T06:31:00Z'")
+        .groupBy("w", "k")
+        .count(),
+        "append",
+        "a window is used before its aggregation",
+        "HAVING, or where() after agg()",
+    ),
+    "filter_on_a_window_of_windows_before_its_aggregation": (
+        lambda t: _windows(t)
+        .select(F.window(F.window_time("window"), "5 minutes").alias("w"), "s")
+        .where("w.start > timestamp '2024-03-10T06:31:00Z'")
+        .groupBy("w")
+        .count(),
+        "append",
+        "a window is used before its aggregation",
+        "HAVING, or where() after agg()",
     ),
     "sliding_window_without_aggregation": (
         lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),

@@ -159,7 +159,13 @@ CHECK = (
 PARTS = (
     *CHECK,
     Part("unit", 1300, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
-    Part("keyed, compiled", 50, paths=KEYED, environment=(*HALF, ("STATEBED_COMPILED", "always"))),
+    Part(
+        "keyed, compiled",
+        20,
+        paths=KEYED,
+        marks=f"not slow and {NOT_LONG}",
+        environment=(*HALF, ("STATEBED_COMPILED", "always")),
+    ),
     Part("crash", 180, paths=("tests/simulation",), environment=HALF),
     Part("mutants", 160, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
     Part("s3", 30, paths=("tests/s3",)),

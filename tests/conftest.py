@@ -4,6 +4,7 @@ import gc
 import os
 
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis.internal.conjecture import engine
 from slow import slow_tests
@@ -12,8 +13,10 @@ pytest_plugins = ("s3.server", "postgres.server", "kafka.server")
 
 # A shared machine is slow at times, which is no failure. CI must give the same answer for the same commit;
 # other runs look for new examples.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+EXAMPLES = examples(50)
+"""Examples of property tests that set no number of their own."""
+settings.register_profile("local", deadline=None, max_examples=EXAMPLES)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=EXAMPLES)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 # Hypothesis would look for a smaller example until pytest's time-out ends the test, and so hide the failure it found.
 engine.MAX_SHRINKING_SECONDS = 60

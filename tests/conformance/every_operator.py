@@ -80,3 +80,16 @@ OPERATORS: dict[str, Step] = {
     "as_of": lambda left, right: left.join(right, "k", as_of=as_of(tolerance=TTL), how="left", name="out"),
     "process": lambda left, _: left.key_by("k", name="out").process(Remember()),
 }
+VARIANTS = (
+    "sliding_late",
+    "cumulative_early",
+    "session",
+    "first",
+    "top",
+    "interval_join_inner",
+    "interval_join_semi",
+    "window_join_inner",
+    "updating_join_inner",
+)
+"""Operators with the tables of another one in `KINDS`."""
+KINDS = [name for name in OPERATORS if name not in VARIANTS]

@@ -24,7 +24,7 @@ from statebed.demo.nexmark import Nexmark
 
 ROOT = Path(__file__).resolve().parents[2]
 
-EVENTS = 3000
+EVENTS = 1500
 MIDNIGHT_US = 1_767_225_600_000_000
 AROUND_MIDNIGHT = Nexmark(
     seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000

@@ -38,7 +38,7 @@ def test_p6_running_aggregates_equal_duckdb_over_all_rows(keys: tuple[str, ...],
             assert_same(played.run.table("out"), select(query, fed=played.rows()))
             assert_late(played, "out", "false", given="ts is not null")
 
-    for_each(check, keys, examples=3 * effort)
+    for_each(check, keys, examples=2 * effort)
 
 
 @SHORT_AND_LONG
@@ -60,7 +60,7 @@ def test_p6_a_running_aggregate_of_a_running_aggregate_equals_duckdb(effort: int
             assert_same(played.run.table("out"), select(query, fed=played.rows()))
             assert played.run.counts["out", "unknown_retractions"] == 0
 
-    for_each(check, "running", examples=3 * effort)
+    for_each(check, "running", examples=2 * effort)
 
 
 @SHORT_AND_LONG

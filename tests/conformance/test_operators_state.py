@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conformance.every_operator import OPERATORS
+from conformance.every_operator import KINDS, OPERATORS
 from conformance.streams import LEFT, RIGHT, SCHEMA, SHORT_AND_LONG, Epoch, Script, for_each, play, source
 
 from statebed import testing
@@ -16,7 +16,7 @@ from statebed.checkpoint import ParquetBackend
 from statebed.flow import Flow
 from statebed.storage import MemoryStore
 
-WINDOWS_PER_EPOCH, EPOCHS, ROWS_PER_WINDOW = 40, 25, 5
+WINDOWS_PER_EPOCH, EPOCHS, ROWS_PER_WINDOW = 80, 13, 5
 SPAN_US = 10 * WINDOWS_PER_EPOCH
 OPEN_US = 2 * SPAN_US + 80
 """Time span that is not final: the watermark of an epoch comes from the rows before it; operators add less than 80 us.
@@ -30,7 +30,7 @@ def flow_of(step: Callable[..., Any]) -> Flow:
 
 
 def rows_of(epoch: int) -> pa.Table:
-    """Rows of forty windows of 10 us, each with keys of its own."""
+    """Rows of eighty windows of 10 us, each with keys of its own."""
     count = WINDOWS_PER_EPOCH * ROWS_PER_WINDOW
     times = epoch * SPAN_US + np.arange(count) * 10 // ROWS_PER_WINDOW
     numbers = pa.array(np.arange(count) % 7)
@@ -55,7 +55,9 @@ def live_bytes(store: MemoryStore, t: testing.TestRun) -> int:
     return sum(file.size for one in subtasks for file in one.files)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    "operator", [name if name in KINDS else pytest.param(name, marks=pytest.mark.long) for name in OPERATORS]
+)
 def test_a_thousand_windows_hold_the_state_of_the_open_ones_alone(
     operator: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,7 +119,7 @@ def test_p6_sessions_equal_those_of_a_model_of_their_merging(emit: str, effort: 
             assert_late(played, "out", f"ts is null or ts + {GAP} + {lateness} <= seen")
             assert played.run.state_rows("out") == 0
 
-    for_each(check, emit, examples=2 * effort)
+    for_each(check, emit, examples=effort)
 
 
 def test_a_session_from_before_the_first_watermark_is_put_out_when_it_closes_not_when_it_leaves() -> None:

@@ -139,7 +139,7 @@ def run_together(folder: Path, *, seed: int, steps: int) -> None:
     tiers.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_p4_subtasks_on_threads_of_their_own_share_a_budget(tmp_path: Path, seed: int) -> None:
     run_together(tmp_path, seed=seed, steps=25)
 

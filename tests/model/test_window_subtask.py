@@ -340,8 +340,8 @@ def test_closed_windows_equal_duckdbs_batch_answer_over_admitted_rows(seed: int)
     random_ = random.Random(seed)
     pipeline = Pipeline()
     admitted: list[Row] = []
-    for epoch in range(20):
-        rows = moderate_rows(random_, 150, around=epoch * 7 - 70)
+    for epoch in range(10):
+        rows = moderate_rows(random_, 150, around=epoch * 14 - 70)
         admitted += [row for row in rows if not is_late(row, pipeline.watermark)]
         pipeline.run(rows, parallelism=random_.randint(1, 4), piece=40)
     pipeline.run([], watermark=FAR)

@@ -74,7 +74,7 @@ def merged(name: str, bound: BoundAggregate, pieces: list[list[Weighted]]) -> tu
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, max_examples=examples(25))
+@settings(deadline=None, max_examples=examples(12))
 @given(data=st.data())
 def test_p6_taking_rows_back_equals_adding_the_others_alone(name: str, data: st.DataObject) -> None:
     row = st.tuples(*(VALUES[column] for column in CASES[name].columns))

@@ -24,7 +24,7 @@ COMMANDS = [
     ["get", "STATE", "rides", "always"],
     ["top", "STATE", "rides", "--once"],
 ]
-SECONDS = 4
+SECONDS = 2
 
 
 @pytest.mark.timeout(120)

@@ -133,8 +133,8 @@ def test_every_aggregate_is_finished_as_the_stream_puts_it_out(tmp_path: Path, c
         rides.key_by("driver", name="op").agg(**aggregates)
 
     with running(tmp_path, build) as run:
-        for n in range(0, 30, 3):
-            some = [row("ab"[k % 2], k % 7 + 0.25, f"12:00:{k:02}", city="xyz"[k % 3]) for k in range(n, n + 3)]
+        for n in range(0, 30, 6):
+            some = [row("ab"[k % 2], k % 7 + 0.25, f"12:00:{k:02}", city="xyz"[k % 3]) for k in range(n, n + 6)]
             run.feed("rides", some)
         put_out = run.output("op")
     assert results(tmp_path) == sorted(put_out, key=repr)

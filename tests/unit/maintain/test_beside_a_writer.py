@@ -43,7 +43,7 @@ def writing(disk: ObjectStore) -> Iterator[MaintainedJob]:
         assert not failed, failed
 
 
-@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.long), "local"])
 def test_p5_tools_find_a_job_whole_while_it_writes_and_collects(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

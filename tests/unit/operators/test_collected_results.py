@@ -69,7 +69,7 @@ def test_p6_results_have_the_same_bytes_whatever_fits_into_memory(
         draw = random.Random(3)
         with testing.run(flow_of(changelog=changelog), memory=8 << 20) as run:
             for _ in range(3):
-                run.feed("rows", rows_of(draw, 50))
+                run.feed("rows", rows_of(draw, 30))
             run.crash()
             run.feed("rows", rows_of(draw, 5))
             changes = run.changes("result")

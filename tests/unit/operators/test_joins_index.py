@@ -24,7 +24,7 @@ def columns(some: Any) -> tuple[Any, list[pa.Array], Any]:
     return hashes, keys, np.array([number for _, _, number in some], dtype=np.int64)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(indexed=rows, asked=rows, below=st.integers(-4, 4), above=st.integers(-4, 4))
 def test_pairs_have_equal_keys_without_nulls_and_numbers_inside_the_bounds(
     indexed: Any, asked: Any, below: int, above: int

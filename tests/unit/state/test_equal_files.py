@@ -15,13 +15,13 @@ from statebed.storage import MemoryStore
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64())])
 TRIPS = timestamp_table_config("trips", "", dt.timedelta(days=1), False, SCHEMA, keys=["rider"])
-ROWS = 60_000
+ROWS = 20_000
 OFF = ManagerOptions(compaction=CompactionMode.OFF, timeout_seconds=60)
 
 
 @pytest.fixture
 def tiers(tmp_path: Path) -> Iterator[Tiers]:
-    made = Tiers(MemoryController(1 << 20), folder=tmp_path)
+    made = Tiers(MemoryController((1 << 20) // 3), folder=tmp_path)
     yield made
     made.close()
 

@@ -55,11 +55,11 @@ def test_failure_18_inserts_far_beyond_the_budget_are_spilled_and_not_refused(tm
     """18. Strict memory limit that fails inserts instead of spilling."""
     with opened_tiers(tmp_path, budget=BUDGET) as tiers:
         buffer = AppendBuffer(tiers, spec=spec(), owner="rides")
-        for start in range(0, 140_000, small):
+        for start in range(0, 70_000, small):
             buffer.append(rows(small, start=start))
             assert tiers.memory.used <= BUDGET
         assert tiers.memory.snapshot().events["spills"] > 0
-        assert sum(table.num_rows for table in rows_in(buffer)) == 140_000
+        assert sum(table.num_rows for table in rows_in(buffer)) == 70_000
 
 
 @pytest.mark.parametrize("stored", ["nothing", "some files"])

@@ -217,7 +217,7 @@ def test_a_manager_that_warms_the_cache_leaves_nothing_to_decode(shared: HostCac
     assert shared.counts.written == 8
 
 
-@pytest.mark.parametrize(("rows", "files"), [(120_000, 1), (400_000, 2)])
+@pytest.mark.parametrize(("rows", "files"), [(120_000, 1), pytest.param(400_000, 2, marks=pytest.mark.long)])
 def test_changes_that_are_written_in_pieces_are_not_decoded_again(
     shared: HostCache, monkeypatch: pytest.MonkeyPatch, rows: int, files: int
 ) -> None:

@@ -84,7 +84,7 @@ def opened(store: MemoryStore, tiers: Tiers, parts: Parts | None = None, config:
 
 def filled(store: MemoryStore, tiers: Tiers) -> KeyedView:
     view = opened(store, tiers)
-    for ids in np.array_split(np.random.default_rng(1).permutation(ROWS), 12):
+    for ids in np.array_split(np.random.default_rng(1).permutation(ROWS), 5):
         view.upsert(keys_of(ids), values_of(ids))
     return view
 
@@ -93,7 +93,7 @@ def test_p4_state_of_many_times_the_budget_is_read_and_written_within_it(store: 
     view = filled(store, tiers)
     state = dict(zip(range(ROWS), range(ROWS), strict=True))
     rng = np.random.default_rng(2)
-    for epoch in range(1, 12):
+    for epoch in range(1, 9):
         ids = rng.choice(ROWS, 1000, replace=False)
         view.merge(keys_of(ids), values_of(ids, 2), add)
         state |= {int(one): state.get(int(one), 0) + 2 * int(one) for one in ids}
@@ -164,7 +164,7 @@ def test_all_rows_changed_become_files_of_the_size_of_a_block(store: MemoryStore
 def test_merged_deltas_stay_within_the_budget_and_keep_the_newest_rows(store: MemoryStore, tiers: Tiers) -> None:
     view = filled(store, tiers)
     parts = commit(view, store, 1)
-    for epoch in range(2, 13):
+    for epoch in range(2, 11):
         ids = np.arange(epoch, ROWS, 11)
         view.upsert(keys_of(ids), values_of(ids, epoch))
         view.delete(keys_of(np.array([epoch])))

@@ -45,7 +45,7 @@ def test_text_of_any_length_is_kept_as_a_dict_keeps_it(lengths: tuple[int, int],
     expected: dict[str | None, tuple[str | None, int]] = {}
     for step in range(12):
         # From one step on keys are of another length, and values a little later.
-        names = [text(random, lengths[step > 4]) for _ in range(400)]
+        names = [text(random, lengths[step > 4]) for _ in range(150)]
         notes = [text(random, lengths[step > 7]) for _ in names]
         rows = pa.table([names, notes, [step] * len(names)], schema=view.table.columns.remove_metadata())
         view.upsert(rows.select(["name"]), rows.select(["note", "count"]))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import every_third
 
 from statebed.arrays.key_hash import Hashes, hash_columns, placement_hash
 from statebed.errors import IncompatibleSchemaError, InputError
@@ -105,7 +106,7 @@ def test_groups_are_read_as_a_model_says(tiers: Tiers, spilled: bool, seed: int)
     parts: list[pb.TableSubtaskCheckpointMetadata] = []
     ballast = World(tiers)
     for step in range(9):
-        size = 2500
+        size = 1000
         keys = np.where(rng.random(size) < 0.5, HOT, rng.integers(0, 300, size))
         elements = [f"element {n:06d}" for n in rng.integers(0, 20_000, size)]
         counts = rng.integers(1, 9, size)
@@ -318,7 +319,7 @@ def test_a_lookup_after_a_restore_loads_a_small_part_of_a_block(large_tiers: Tie
     assert world.view.count_elements(groups_of([HOT]), np.array([40_000])).tolist() == [40_000]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", every_third(range(3)))
 def test_lookups_writes_and_scans_between_parts_of_a_block_see_all_rows(large_tiers: Tiers, seed: int) -> None:
     tiers = large_tiers
     rng = np.random.default_rng(seed)

@@ -243,7 +243,7 @@ def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes:
         check(manager, 12)
 
 
-@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), (1 << 30, 5)])
+@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), pytest.param(1 << 30, 5, marks=pytest.mark.long)])
 def test_a_checkpoint_that_has_to_merge_files_itself_keeps_to_the_same_bound(
     tiers: Tiers, most_bytes: int, merged: int
 ) -> None:

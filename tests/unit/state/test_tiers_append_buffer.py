@@ -55,7 +55,7 @@ def test_segments_are_sorted_and_pruned_by_their_bins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("appends", "size"), [(4_000, 25), pytest.param(100_000, 100, marks=pytest.mark.long)], ids=["few", "many"]
+    ("appends", "size"), [(1_500, 25), pytest.param(100_000, 100, marks=pytest.mark.long)], ids=["few", "many"]
 )
 def test_many_tiny_appends_cost_what_one_large_append_costs(tmp_path: Path, appends: int, size: int) -> None:
     whole = rows(appends * size)

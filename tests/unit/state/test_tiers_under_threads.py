@@ -10,7 +10,7 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.tiers.segments import Segment
 from statebed.storage.memory_store import MemoryStore
 
-SEGMENTS, ROWS, THREADS, STEPS = 8, 400, 6, 150
+SEGMENTS, ROWS, THREADS, STEPS = 8, 400, 6, 75
 
 
 def test_rows_stay_right_while_segments_move_in_all_directions(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_merges_planned_and_run_beside_a_busy_view_change_nothing_that_it_shows(
         for thread in threads:
             thread.start()
         expected: Counter[tuple[str, int, int]] = Counter()
-        for epoch in range(1, 60):
+        for epoch in range(1, 30):
             some: list[Row] = [(float(number % 9), (epoch * 7 + number) % 100, epoch) for number in range(60)]
             view.append(batch(some))
             expected += counted(some)

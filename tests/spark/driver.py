@@ -1,8 +1,8 @@
 """A driver of the job of rides in a process of its own, which can be told to die at an exact point.
 
-python driver.py FOLDER available_now|continuous|forgotten none|after_record EPOCHS
+python driver.py FOLDER available_now|forgetful none|after_record EPOCHS
 
-"forgotten" ends after the first epoch without stopping its query.
+"forgetful" runs until something ends it, and never stops a second query, over FOLDER/forgotten.
 """
 
 import importlib.util
@@ -46,14 +46,14 @@ def main() -> None:
     spec.loader.exec_module(world)
     if point == "after_record":
         dies_after(int(epochs))
-    job = world.Rides(sb.Job("none").spark, Path(folder)).job()
+    spark = sb.Job("none").spark
+    job = world.Rides(spark, Path(folder)).job()
     with sb.exit_codes():
+        if mode == "forgetful":
+            forgotten = world.Rides(spark, Path(folder) / "forgotten").job().start(processing_time="1 hour")
+            forgotten.await_epoch(2, timeout=200)
         trigger = {"available_now": True} if mode == "available_now" else {"processing_time": "100 milliseconds"}
-        query = job.start(**trigger)
-        if mode == "forgotten":
-            query.await_epoch(2, timeout=200)
-        else:
-            query.await_termination(200)
+        job.start(**trigger).await_termination(200)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,6 @@
 """How runs on Spark end, and what the job's folder tells of it afterwards."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +13,6 @@ from statebed.errors import FencedError, SinkError, StatebedError
 from statebed.inspect.jobs import JobSummary, summarise_jobs
 from statebed.inspect.run_states import RunReport, RunState, run_reports
 from statebed.storage import ScopedStore, get_storage_provider
-
-HEARTBEAT = "STATEBED_HEARTBEAT_EVERY"
 
 
 def summary(rides: Any) -> JobSummary:
@@ -113,58 +106,3 @@ def test_a_run_that_a_later_one_superseded_says_who_did(rides: Any) -> None:
     assert before.state is RunState.FENCED
     assert before.code == "FENCED"
     assert summary(rides).status == "finished"
-
-
-def driver(rides: Any, mode: str) -> subprocess.Popen[str]:
-    script = Path(__file__).with_name("driver.py")
-    return subprocess.Popen(
-        [sys.executable, str(script), str(rides.folder), mode, "none", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, HEARTBEAT: "500 milliseconds"},
-    )
-
-
-def wait_for(process: subprocess.Popen[str], is_so: Any) -> None:
-    deadline = time.monotonic() + 240
-    while not is_so():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def has_epoch(rides: Any, epoch: int) -> bool:
-    return bool((rides.state / "rides" / "checkpoints" / f"{epoch:012d}" / "published-minutes").exists())
-
-
-def test_a_driver_killed_is_running_while_it_gives_signs_of_life_and_vanished_afterwards(rides: Any) -> None:
-    rides.add_files(1)
-    process = driver(rides, "continuous")
-    try:
-        wait_for(process, lambda: has_epoch(rides, 2))
-        time.sleep(3)  # idle for many intervals: an idle run is no vanished one
-        assert summary(rides).status == "running"
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-    finally:
-        process.kill()
-    time.sleep(2.5)
-    run = newest_run(rides)
-    assert summary(rides).status == "vanished"
-    assert f"process {process.pid} on host" in run.what
-    assert "start the job again" in run.fix
-    rides.run()
-    newest, before = all_runs(rides)
-    assert (newest.state, before.state) == (RunState.FINISHED, RunState.VANISHED)
-    assert f"run {newest.run} took over" in before.what
-
-
-def test_a_program_that_ends_while_its_query_runs_is_told_from_one_that_was_killed(rides: Any) -> None:
-    rides.add_files(1)
-    process = driver(rides, "forgotten")
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    run = newest_run(rides)
-    assert run.state is RunState.EXITED
-    assert "await_termination" in run.fix

@@ -1,8 +1,11 @@
 """A job in a process of its own, whose user code fails, or that ends as it should.
 
-python failing_driver.py FOLDER SCENARIO
+python failing_driver.py FOLDER SCENARIO,SCENARIO,...
+
+Each scenario is a job. The errors of all but the last are printed as if they had ended the process.
 """
 
+import gc
 import json
 import os
 import signal
@@ -95,8 +98,30 @@ def started(folder: Path, scenario: str, **how: Any) -> sb.Query:
     return job.start(**how)
 
 
+def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tell whether the worker's daemon had loaded what tasks need, and left it out of garbage collection."""
+    collected = {id(entry) for entry in gc.get_objects()}
+    known = all(id(sys.modules[name]) not in collected for name in ("statebed.operators", "pyspark.worker", "pandas"))
+    yield from (pa.RecordBatch.from_pydict({"known": [known]}) for batch in batches if batch.num_rows)
+
+
 def main() -> None:
-    folder, scenario = Path(sys.argv[1]), sys.argv[2]
+    *others, last = sys.argv[2].split(",")
+    for scenario in others:
+        try:
+            run(Path(sys.argv[1], scenario), scenario)
+        except sb.StatebedError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.write(f"end of {scenario}\n")
+    run(Path(sys.argv[1], last), last)
+
+
+def run(folder: Path, scenario: str) -> None:
+    folder.mkdir()
+    if scenario == "workers":
+        session = sb.Job("workers", state=folder / "state").spark
+        sys.stdout.write(f"{session.range(0, 2, 1, 2).mapInArrow(loaded, 'known boolean').collect()}\n")
+        return
     if scenario in {"sigterm", "sigint"}:
         query = started(folder, scenario, processing_time="100 milliseconds")
         query.await_epoch(2, timeout=120)

@@ -1,7 +1,10 @@
 """The demo as a user runs it: kills in mid-epoch, then a run that resumes; the result is always right."""
 
+import contextlib
+import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -11,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from statebed.cli import main
 from statebed.demo.comparison import compare
 from statebed.demo.job import DemoFolder
 
 TIMEOUT = 600
+EVENTS = 50_000
+"""Number of events in a file."""
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(TIMEOUT + 60)]
 
 
@@ -31,9 +37,10 @@ def statebed(*arguments: str | Path) -> str:
 
 
 def epochs(state: Path) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = json.loads(
-        statebed("ls", DemoFolder(state).state, "nexmark", "--limit", "0", "--json")
-    )
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(["ls", str(DemoFolder(state).state), "nexmark", "--limit", "0", "--json"]) == 0
+    listed: list[dict[str, Any]] = json.loads(printed.getvalue())
     return listed
 
 
@@ -53,18 +60,18 @@ class Resumed:
 @pytest.fixture(scope="module")
 def resumed(state: Path) -> Resumed:
     before = epochs(state) if DemoFolder(state).state.exists() else []
-    return Resumed(before, statebed("demo", "--state", state, "--files", "2", "--events", "100000"))
+    return Resumed(before, statebed("demo", "--state", state, "--files", "2", "--events", str(EVENTS)))
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long)])  # the second hits a committed epoch
 def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path, kills: int) -> None:
-    shown = statebed("demo", "--state", state, "--crash", "--kills", str(kills), "--events", "50000")
+    shown = statebed("demo", "--state", state, "--crash", "--kills", str(kills), "--events", str(EVENTS))
     assert "EQUAL" in shown
     assert f"{kills} kills inside an epoch" in shown
     assert "committed epochs lost: 0" in shown
     comparison = compare(DemoFolder(state))
     assert comparison.equal, comparison
-    assert comparison.expected.bids % (50_000 // 50 * 46) == 0
+    assert comparison.expected.bids % (EVENTS // 50 * 46) == 0
     assert comparison.closed.windows > 0, "at least one window closed and went to the sink"
     assert comparison.closed.bids + comparison.still_open.bids == comparison.expected.bids
     runs = [epoch for epoch in epochs(state) if epoch["kind"] == "run_start"]
@@ -79,7 +86,7 @@ def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state
     after = [epoch for epoch in epochs(state) if epoch["epoch"] > before["epoch"]]
     assert after[0]["kind"] == "run_start"
     assert after[0]["base"] == before["epoch"]
-    assert sum(epoch["rows_in"] for epoch in after) == 2 * 100_000 // 50 * 46
+    assert sum(epoch["rows_in"] for epoch in after) == 2 * EVENTS // 50 * 46
     assert compare(DemoFolder(state)).equal
 
 
@@ -108,13 +115,28 @@ SHOWN_BY = {
 }
 
 
-def test_the_commands_that_the_demo_prints_work_as_printed(resumed: Resumed) -> None:
+IN_A_SHELL = {"state --sql", "python"}
+"""Commands with quotes. The others run in this process, which spares their imports."""
+
+
+def test_the_commands_that_the_demo_prints_work_as_printed(
+    resumed: Resumed, capsys: pytest.CaptureFixture[str]
+) -> None:
     commands = suggested(resumed.shown)
     assert [*commands] == [*SHOWN_BY, "ui", "demo", "demo --crash"]
+    programs = {shlex.split(command)[0] for name, command in commands.items() if name != "python"}
     for name, words in SHOWN_BY.items():
-        done = subprocess.run(["bash", "-c", commands[name]], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, f"{commands[name]}\n{done.stdout}{done.stderr}"
-        assert words in done.stdout
+        command = commands[name]
+        if name in IN_A_SHELL:
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            shown = done.stdout
+        else:
+            program, *arguments = shlex.split(command)
+            assert {program} == programs, "the one that runs in a shell is that of all commands"
+            assert main(arguments) == 0, f"{command}\n{capsys.readouterr()}"
+            shown = capsys.readouterr().out
+        assert words in shown, command
 
 
 def test_the_dashboard_that_the_demo_names_answers(resumed: Resumed) -> None:

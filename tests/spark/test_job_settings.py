@@ -114,7 +114,7 @@ def test_p2_an_epoch_that_takes_too_long_is_cancelled_and_nothing_of_it_is_commi
 
 
 def test_arrows_large_types_in_the_users_session_change_nothing(rides: Any, conf: Any) -> None:
-    rides.add_files(3, rows=20)
+    rides.add_files(2, rows=20)
     packed = F.expr("named_struct('text', array(driver), 'bytes', map('of', cast(status as binary)))")
     outcomes = []
     for large in ("false", "true"):

@@ -177,7 +177,7 @@ def test_p6_every_batch_puts_out_what_sparks_own_join_puts_out(
 @pytest.mark.parametrize(
     ("kinds", "keys", "slide"),
     [
-        pytest.param(*MOST.values, 20, id="most-tumbling"),
+        pytest.param(*MOST.values, 20, id="most-tumbling", marks=pytest.mark.long),
         pytest.param(*FULL.values, 10, id="full-sliding"),
         pytest.param(*MOST.values, 10, id="most-sliding", marks=pytest.mark.long),
         pytest.param(*FULL.values, 20, id="full-tumbling", marks=pytest.mark.long),

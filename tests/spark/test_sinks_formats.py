@@ -97,6 +97,7 @@ def test_a_table_behind_jdbc_gets_rows_by_the_formats_own_options(
         make("jdbc", name="broken", url="jdbc:nothing:x", dbtable="t").publish(publication(1, 2, rows(("a", 1))))
 
 
+@pytest.mark.long  # to the sink it is the same as json and jdbc
 def test_a_format_written_in_python_is_a_format_like_any_other(make: Any, spark: SparkSession, tmp_path: Path) -> None:
     class Tally(DataSource):
         """Writes how many rows each epoch has."""

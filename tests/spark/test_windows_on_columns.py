@@ -24,11 +24,11 @@ def at(minute: float) -> dt.datetime:
 class Shop:
     """Orders of minutes 0 to 5, each paid 3.5 minutes later, one file per minute."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, minutes: int = 6) -> None:
         self.spark, self.folder = spark, folder
         for name, column, later in (("orders", "ordered_at", 0.0), ("payments", "paid_at", 3.5)):
             (folder / name).mkdir()
-            for minute in range(6):
+            for minute in range(minutes):
                 times = pa.array([at(minute + later)], T)
                 path = folder / name / f"{minute}.parquet"
                 pq.write_table(pa.table({"id": [minute], column: times}), path)
@@ -68,7 +68,7 @@ def test_a_window_behind_a_join_counts_by_the_column_it_names_and_explain_says_s
 def test_a_join_whose_bounds_still_count_the_other_way_is_refused_with_those_to_write(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shop = Shop(spark, tmp_path)
+    shop = Shop(spark, tmp_path, minutes=1)
     job, _ = shop.job(sb.between("0s", "4 minutes"))
     assert job.start(available_now=True).await_termination(120)
     job, _ = shop.job(sb.between("-4 minutes", "0s"))

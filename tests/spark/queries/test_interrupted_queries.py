@@ -18,7 +18,7 @@ FAILING_EPOCH = 3
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AnyOrder:
-    return AnyOrder.written(spark, tmp_path_factory.mktemp("tables"), seed=5)
+    return AnyOrder.written(spark, tmp_path_factory.mktemp("tables"), seed=5, files=3)
 
 
 def interrupted(df: DataFrame, mode: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> Batches:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning"
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return Tables(spark, tmp_path_factory.mktemp("tables"), files=3).write().close()
+    return Tables(spark, tmp_path_factory.mktemp("tables"), files=2).write().close()
 
 
 @pytest.fixture(scope="module")

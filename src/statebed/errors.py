@@ -471,6 +471,8 @@ class SinkError(StatebedError):
     """A sink failed to accept an epoch. The epoch is committed, and published again when the job is restarted."""
 
     code = "SINK"
+    is_of_target = False
+    """Whether the target fails for any rows (disk full, table dropped), so that leaving some out would not help."""
 
 
 class SinkUnavailableError(SinkError):

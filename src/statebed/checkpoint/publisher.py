@@ -286,6 +286,8 @@ def _publish(sink: Sink, publication: Publication) -> None:
     except SinkUnavailableError:
         raise
     except SinkError as error:
+        if error.is_of_target:
+            raise  # other rows would fail, too
         name, epoch = sink.sink_id, publication.epoch
         error.fix += (
             f"; to leave the rows of this epoch out of the sink for good: job.start(skip={{{name!r}: {epoch}}}), or "

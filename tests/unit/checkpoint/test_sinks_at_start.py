@@ -435,6 +435,24 @@ def test_rows_given_up_are_counted_once_whenever_the_process_dies(
         place.commit(run, sinks=("table",))
 
 
+def test_rows_are_not_given_up_for_a_target_that_fails_for_any_row(place: Place) -> None:
+    """With a full disk, that advice would only lose rows."""
+    sink = RefusingSink("table")
+    failure = SinkError("the disk is full", fix="make room")
+    failure.is_of_target = True
+
+    def fail(_: int) -> None:
+        raise failure
+
+    run = place.open()
+    publisher = begin(run, sink)
+    place.commit(run, sinks=("table",))
+    sink.before_publish = fail
+    with pytest.raises(SinkError) as raised:
+        publisher.publish_pending()
+    assert raised.value.fix == "make room"
+
+
 def test_an_epoch_that_was_given_up_and_is_published_after_all_is_not_counted(place: Place) -> None:
     sink = RefusingSink("table")
     refused_epoch(place, sink)

@@ -54,6 +54,27 @@ def test_not_a_number_and_null_are_two_keys(path: Path, kind: pa.DataType, decla
     assert set(run(path, "select k, n from results")) == {(None, 2), (0.5, None)}
 
 
+def test_errors_of_the_rows_differ_from_those_of_the_file(path: Path) -> None:
+    """Only for the former, leaving the rows out is a way to continue."""
+    run(path, "create table results (k integer, n integer check (n > 0))")
+    written = sink(path)
+    written.open(1)
+
+    def raised(value: int) -> SinkError:
+        with pytest.raises(SinkError) as caught:
+            written.publish(publication(1, 2, pa.table([[1], [value]], schema=NUMBERED.columns)))
+        return caught.value
+
+    assert not raised(-1).is_of_target
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("begin immediate")
+        assert raised(1).is_of_target, "the database is locked"
+    run(path, "drop table results")
+    assert raised(1).is_of_target
+    path.write_bytes(b"no database" * 1000)
+    assert raised(1).is_of_target
+
+
 @pytest.mark.parametrize("key", [(), ("k",), ("n",)])
 def test_a_null_that_would_get_a_row_number_is_refused(path: Path, key: tuple[str, ...]) -> None:
     run(path, "create table results (k integer primary key, n integer)")

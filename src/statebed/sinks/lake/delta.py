@@ -325,11 +325,13 @@ class DeltaLakeTable(LakeTable):
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, InputError | SinkError):
                 raise
-            raise SinkError(
+            problem = SinkError(
                 f"delta-rs reported {type(error).__name__}: {str(error).strip()}",
                 where=self.where,
                 fix="see the message, then start the job again: a committed epoch is published first",
-            ) from error
+            )
+            problem.is_of_target = isinstance(error, OSError)
+            raise problem from error
 
 
 def _features(table: Any) -> set[str]:

@@ -429,11 +429,13 @@ class IcebergLakeTable(LakeTable):
         except StatebedError:
             raise
         except Exception as error:
-            raise SinkError(
+            problem = SinkError(
                 f"pyiceberg reported {type(error).__name__}: {str(error).strip()}",
                 where=self.where,
                 fix="see the message, then start the job again: a committed epoch is published first",
-            ) from error
+            )
+            problem.is_of_target = isinstance(error, OSError)
+            raise problem from error
 
 
 def _position(table: Any, snapshot_id: int | None) -> SinkPosition | None:

@@ -37,6 +37,8 @@ _INDEX_COMMENT = "statebed: key of the table"
 _LOCK_NUMBER = int.from_bytes(b"statebed", "big")
 _NULLS_NOT_DISTINCT_SINCE = 150_000
 _TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb"})
+_OF_TARGET = ("25", "28", "40", "42", "53", "55", "57", "58")
+"""Classes of SQLSTATE that do not depend on the rows: permissions, missing tables, full disks, locks, shutdowns."""
 _ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("bool", "boolean", frozenset({"bool"})),
     ("int8", "smallint", frozenset({"int2", "int4", "int8", "numeric"})),
@@ -132,9 +134,11 @@ class Postgres:
                     where=self.place,
                     fix="check that the server runs, and host, user and password; then start the job again",
                 ) from error
-            raise SinkError(
+            problem = SinkError(
                 f"PostgreSQL reported an error: {text}", where=self.place, fix="see PostgreSQL's message"
-            ) from error
+            )
+            problem.is_of_target = (error.sqlstate or "").startswith(_OF_TARGET)
+            raise problem from error
 
     def type_of(self, field: pa.Field) -> str:
         kind = field.type

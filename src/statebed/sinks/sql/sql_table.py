@@ -247,12 +247,14 @@ class SqlTableSink(BaseSink):
         table = self._table
         existing = self._existing(transaction)
         if existing is None:
-            raise SinkError(
+            dropped = SinkError(
                 "the table no longer exists; it was dropped or renamed while the job ran",
                 where=self._where,
                 fix="restore or rename it back, then start the job again: the epoch is committed and is published "
                 "first; without the table, the start is refused and lists the choices",
             )
+            dropped.is_of_target = True
+            raise dropped
         if not table.is_updated:
             for batch in self._batches(publication, table.columns):
                 self._check_nulls(batch, existing, publication)

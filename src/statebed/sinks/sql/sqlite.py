@@ -26,6 +26,8 @@ from statebed.format.json_values import json_texts
 from statebed.sinks.places import real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
 
+_OF_ROWS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+"""Errors that other rows might not have."""
 _LOCKED = "if the database stays locked, another process is writing to it"
 
 
@@ -77,7 +79,9 @@ class SQLite:
                     raise
                 connection.commit()
         except sqlite3.Error as error:
-            raise SinkError(f"SQLite reported an error: {error}", where=self.place, fix=_fix(error)) from error
+            problem = SinkError(f"SQLite reported an error: {error}", where=self.place, fix=_fix(error))
+            problem.is_of_target = not isinstance(error, _OF_ROWS)
+            raise problem from error
 
     def type_of(self, field: pa.Field) -> str:
         kind = field.type

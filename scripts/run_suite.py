@@ -158,7 +158,7 @@ CHECK = (
 )
 PARTS = (
     *CHECK,
-    Part("unit", 1300, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
+    Part("unit", 900, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
     Part(
         "keyed, compiled",
         20,
@@ -166,10 +166,10 @@ PARTS = (
         marks=f"not slow and {NOT_LONG}",
         environment=(*HALF, ("STATEBED_COMPILED", "always")),
     ),
-    Part("crash", 180, paths=("tests/simulation",), environment=HALF),
+    Part("crash", 90, paths=("tests/simulation",), environment=HALF),
     Part("mutants", 160, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
     Part("s3", 30, paths=("tests/s3",)),
-    Part("conformance", 160, paths=("tests/conformance",)),
+    Part("conformance", 120, paths=("tests/conformance",)),
     Part(
         "spark",
         1700,

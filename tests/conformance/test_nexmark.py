@@ -70,7 +70,9 @@ BOUNDED_JOIN = "bids_in_time"
 
 def events_of(query: str) -> tuple[Nexmark, int]:
     """Where they come from, and how many."""
-    return (IN_THE_EVENING, EVENING_EVENTS) if query == "q14" else (AROUND_MIDNIGHT, EVENTS)
+    if query == "q14":
+        return IN_THE_EVENING, EVENING_EVENTS
+    return AROUND_MIDNIGHT, 2 * EVENTS if query == "q2" else EVENTS  # few bids are on the auctions of q2
 
 
 def epochs_of(query: str, way: Way) -> list[Rows]:

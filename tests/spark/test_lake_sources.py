@@ -33,7 +33,7 @@ def totals(spark: SparkSession, tmp_path: Path, kind: str) -> dict[str, int]:
     return {row["k"]: row["n"] for row in found}
 
 
-# test_sql_lake_tables.py reads both kinds over a restart, tests/unit/spark/test_lake_readers.py merges files and deletes.
+# test_sql_lake_tables.py reads both over a restart; tests/unit/spark/test_lake_readers.py has merges and deletions.
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_job_reads_each_row_of_a_lakehouse_table_once_over_restarts_and_compactions(

@@ -187,6 +187,7 @@ class Publisher:
                 clear(run.number)
             else:
                 sink.roll_back(run.number, 0)
+            run.forget_losses(sink.sink_id)
         elif plan.roll_back_to is not None:
             held = position.epoch if position else 0
             logger.warning(

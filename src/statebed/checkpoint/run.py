@@ -312,6 +312,11 @@ class Run:
         for epoch in list(self._pending):
             self.release_sink(epoch, sink_id)
 
+    def forget_losses(self, sink_id: str) -> None:
+        """Store in the next record that the sink was rebuilt, so that it lacks nothing that was given up before."""
+        self._given_up[sink_id] = GivenUpEpochs(anew=True)
+        self._accepted[sink_id] = AcceptedLoss(held=0, until=0)
+
     def accept_loss(self, sink_id: str, loss: AcceptedLoss) -> None:
         """Store in the next record what the user gave up."""
         self._accepted[sink_id] = loss

@@ -825,6 +825,7 @@ class SinkHistory(_message.Message):
     EPOCHS_GIVEN_UP_FIELD_NUMBER: _builtins.int
     ROWS_GIVEN_UP_FIELD_NUMBER: _builtins.int
     LAST_GIVEN_UP_FIELD_NUMBER: _builtins.int
+    ACCEPTED_CHOICE_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     operator_id: _builtins.str
     """as in the newest SinkEntry"""
@@ -850,6 +851,8 @@ class SinkHistory(_message.Message):
     rows_given_up: _builtins.int
     last_given_up: _builtins.int
     """newest of these epochs; 0: none"""
+    accepted_choice: _builtins.str
+    """the choice by which the loss was accepted, such as "accept_gap" """
     def __init__(
         self,
         *,
@@ -867,8 +870,9 @@ class SinkHistory(_message.Message):
         epochs_given_up: _builtins.int = ...,
         rows_given_up: _builtins.int = ...,
         last_given_up: _builtins.int = ...,
+        accepted_choice: _builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "accepted_from", b"accepted_from", "epochs_given_up", b"epochs_given_up", "keeps_position", b"keeps_position", "kind", b"kind", "last_given_up", b"last_given_up", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "rows_given_up", b"rows_given_up", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "accepted_choice", b"accepted_choice", "accepted_from", b"accepted_from", "epochs_given_up", b"epochs_given_up", "keeps_position", b"keeps_position", "kind", b"kind", "last_given_up", b"last_given_up", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "rows_given_up", b"rows_given_up", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SinkHistory: _TypeAlias = SinkHistory  # noqa: Y015

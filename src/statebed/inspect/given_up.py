@@ -25,7 +25,13 @@ def given_up_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> dict[str
 
 def given_up_lines(log: CheckpointLog, record: pb.CheckpointMetadata) -> list[str]:
     """Describe the rows that each sink did not get."""
-    return [given_up_line(sink, rows) for sink, rows in given_up_rows(log, record).items()]
+    gaps = [
+        f"sink {history.sink_id} lacks output of epochs {history.accepted_from + 1} to {history.accepted}, which was "
+        f"given up with {history.accepted_choice!r}"
+        for history in record.sink_histories
+        if history.accepted_choice and history.accepted > history.accepted_from and not history.absent_since
+    ]
+    return [*gaps, *(given_up_line(sink, rows) for sink, rows in given_up_rows(log, record).items())]
 
 
 def given_up_line(sink: str, given_up: GivenUpEpochs) -> str:

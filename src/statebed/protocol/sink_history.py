@@ -32,6 +32,8 @@ class AcceptedLoss:
 
     held: int
     until: int
+    choice: str = ""
+    """The choice at the start, such as "accept_gap"; empty: nothing was lost."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class GivenUpEpochs:
     epochs: int = 0
     rows: int = 0
     last: int = 0
+    anew: bool = False
+    """Whether the sink was rebuilt, so that what it lacked before no longer counts."""
 
     def add(self, epoch: int, rows: int) -> None:
         self.epochs, self.rows, self.last = self.epochs + 1, self.rows + rows, max(self.last, epoch)
@@ -118,8 +122,10 @@ def next_histories(
     for sink_id, history in histories.items():
         history.published = max(published.get(sink_id, 0), history.published)
         if (loss := accepted.get(sink_id)) is not None:
-            history.accepted_from, history.accepted = loss.held, loss.until
+            history.accepted_from, history.accepted, history.accepted_choice = loss.held, loss.until, loss.choice
         if (left_out := given_up.get(sink_id)) is not None:
+            if left_out.anew:
+                history.epochs_given_up, history.rows_given_up, history.last_given_up = 0, 0, 0
             history.epochs_given_up += left_out.epochs
             history.rows_given_up += left_out.rows
             history.last_given_up = max(left_out.last, history.last_given_up)

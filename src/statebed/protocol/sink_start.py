@@ -235,7 +235,7 @@ def _chosen(
     replays = not facts.absent_since and not facts.gone_output and facts.identity.keeps_position
     if choice is not None and choice in ways:
         until = facts.published if choice is SinkStart.START_EMPTY else _last_gone(facts)
-        return SinkPlan(after=ways[choice], problem=what, accepted=AcceptedLoss(held=facts.common, until=until))
+        return SinkPlan(after=ways[choice], problem=what, accepted=AcceptedLoss(facts.common, until, choice.value))
     if choice is SinkStart.REBUILD and replays:
         return SinkPlan(after=0, clear=True, problem=what)
     if choice is SinkStart.REBUILD and not no_rebuild:

@@ -23,7 +23,7 @@ from statebed.errors import InputError, SinkError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c
-from statebed.inspect.given_up import given_up_rows
+from statebed.inspect.given_up import given_up_lines, given_up_rows
 from statebed.protocol.sink_history import GivenUpEpochs
 from statebed.storage import MemoryStore
 from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash
@@ -129,6 +129,15 @@ def test_accepting_the_gap_publishes_what_is_retained_and_is_remembered(place: P
     place.commit(run, sinks=("table",))
     begin(place.open(), old)
     assert 19 in old.rows
+    assert losses(place) == ["sink table lacks output of epochs 5 to 14, which was given up with 'accept_gap'"]
+
+
+def losses(place: Place) -> list[str]:
+    """What the job tells of rows that its sinks lack."""
+    log = CheckpointLog(place.store, JOB)
+    head = log.head()
+    assert head is not None
+    return given_up_lines(log, head)
 
 
 def test_an_empty_sink_is_refused_though_markers_say_that_it_has_everything(place: Place, sink: PlacedSink) -> None:
@@ -433,6 +442,21 @@ def test_rows_given_up_are_counted_once_whenever_the_process_dies(
         run = place.open()
         begin(run, sink)
         place.commit(run, sinks=("table",))
+
+
+def test_a_sink_that_was_rebuilt_lacks_nothing(place: Place) -> None:
+    sink = RefusingSink("table")
+    refused_epoch(place, sink)
+    run = place.open()
+    begin(run, sink, skip={"table": 3})
+    place.commit(run, sinks=("table",))
+    assert losses(place) == ["sink table lacks 1 rows of epoch 3, which were given up with skip="]
+    anew = PlacedSink("table")
+    run = place.open()
+    begin(run, anew, starts={"table": SinkStart.REBUILD})
+    assert 3 in anew.rows
+    place.commit(run, sinks=("table",))
+    assert not losses(place)
 
 
 def test_rows_are_not_given_up_for_a_target_that_fails_for_any_row(place: Place) -> None:

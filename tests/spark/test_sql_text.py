@@ -265,7 +265,52 @@ WITH (connector = 'datagen');
 CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'sqlite', path = 'x.db');
 CREATE TABLE black WITH (connector = 'blackhole');
 """
+HOPS = "TABLE(HOP(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECONDS, INTERVAL '1' MINUTE))"
 MISTAKES = {
+    f"SELECT note, count(*) AS n FROM {HOPS}\nGROUP BY window_start, window_end, ROLLUP(note)": (
+        "ROLLUP, CUBE or GROUPING SETS cannot run on statebed: a window is used in it before its aggregation",
+        "GROUP BY window_start",
+        "in a subquery if there is another step: GROUP BY window_start, window_end",
+    ),
+    f"SELECT window_start, count(*) AS n FROM {HOPS}\nWHERE window_start > TIMESTAMP '2024-01-01 00:00:00'\n"
+    "GROUP BY window_start, window_end": (
+        "a condition cannot run on statebed: (window_start > ",
+        "window_start > TIMESTAMP",
+        "HAVING window_start >= ...",
+    ),
+    "SELECT *,\n\tlag(price) OVER (PARTITION BY auction ORDER BY ts) AS p /* ü */\nFROM bids": (
+        "lag() is not computed over a partition",
+        "lag(price) OVER",
+        "aggregate by a window",
+    ),
+    "SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price) AS rn FROM bids": (
+        "SELECT cannot run on statebed: row numbers have no upper bound",
+        "SELECT *",
+        "WHERE rn <= 3",
+    ),
+    "SELECT auction FROM bids EXCEPT SELECT price FROM bids": ("EXCEPT cannot run", "SELECT", "LEFT ANTI JOIN b ON"),
+    "SELECT auction FROM bids INTERSECT SELECT price FROM bids": ("INTERSECT cannot run", "", "LEFT SEMI JOIN b ON"),
+    "SELECT * FROM bids LIMIT 3": ("LIMIT cannot run", "LIMIT 3", "WHERE rn <= 5"),
+    "SELECT * FROM bids a JOIN bids b ON a.price > b.price": ("JOIN cannot run", "JOIN bids b", "add an equality"),
+    "SELECT max(struct(price, note)) FROM bids GROUP BY auction": ("GROUP BY cannot run", "GROUP BY", "max_by"),
+    "SELECT auction, count(*) FROM bids": ("does not include a GROUP BY", "SELECT", "add GROUP BY"),
+    "SELECT note, count(*) FROM bids GROUP BY auction": ('"note" is based on columns', "SELECT", "add it to GROUP BY"),
+    "SELECT a.price FROM bids a JOIN bids b ON a.auction = b.auction WHERE ts > '2024'": (
+        "`ts` is ambiguous",
+        "ts >",
+        "the name of the table before it",
+    ),
+    "SELECT price\nFROM bids -- all\nWHERE price > 3\n\tAND ts > 5": ("data type mismatch", "ts > 5", "CAST("),
+    "SELECT count(*) FROM bids GROUP BY session_window(ts, INTERVAL '5' MINUTES)": (
+        "Gap duration",
+        "SELECT",
+        "SESSION(ts",
+    ),
+    "CREATE TABLE t (ts TIMESTAMP, WATERMARK FOR ts AS ts + INTERVAL '5' SECONDS) WITH (connector = 'datagen')": (
+        "expected a comma or ) after the watermark, but there is '+'",
+        "+",
+        "WATERMARK FOR ts AS ts - INTERVAL",
+    ),
     "SELECT json_value(note, '$.a') FROM bids": ("there is no function", "json_value", "get_json_object"),
     "SELECT n FROM bids CROSS JOIN UNNEST(split(note, ',')) WITH ORDINALITY AS t(x, n)": (
         "WITH ORDINALITY is not supported",
@@ -290,7 +335,7 @@ MISTAKES = {
     "SELECT auction, avg(n) FROM (SELECT auction, count(*) n FROM bids GROUP BY auction LIMIT 3) GROUP BY auction": (
         "a stream has no first rows",
         "LIMIT 3",
-        "row_number",
+        "ROW_NUMBER()",
     ),
     "SELECT 1": ("the query reads no stream", "SELECT 1", "read one of the tables"),
     "SELECT count(*) FROM TABLE(SESSION(TABLE (SELECT *, current_timestamp() AS now FROM bids), DESCRIPTOR(now), "

@@ -43,7 +43,10 @@ class _Groups:
 
 def aggregate(query: "Translation", node: PlanNode) -> Relation:
     """Aggregate by window, by key, or both."""
-    child = query.operand(node.child)
+    return _aggregated(query, node, query.operand(node.child))
+
+
+def _aggregated(query: "Translation", node: PlanNode, child: Relation) -> Relation:
     groupings, results = node.expressions("groupingExpressions"), node.expressions("aggregateExpressions")
     groups = _groups(query, child, groupings)
     specs = {_spec(child, window) for window in groups.windows}
@@ -102,6 +105,7 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
             raise UntranslatableError(
                 f"it groups by {grouping.name}, a window over results of another operator, in complete mode",
                 "use outputMode('append'), in which windows over windows close one after the other",
+                sql_fix="use mode='append', in which windows over windows close one after the other",
             )
         if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
             windows.append(grouping)
@@ -117,6 +121,8 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
                 ),
                 "declare the column by withWatermark, group by session_window(ts, '5 minutes') directly, and use "
                 "outputMode('append')",
+                sql_fix="declare WATERMARK FOR the column, group by SESSION(ts, INTERVAL '5' MINUTES) directly, and "
+                "use no mode or mode='append'",
             )
         elif grouping.is_attribute and grouping.handle.metadata().contains(SESSION_KEY):
             raise UntranslatableError(
@@ -222,6 +228,8 @@ def _operator(
         raise UntranslatableError(
             "it groups by no window over the event time, so its results are never final",
             "use outputMode('update') or 'complete', or group by window(ts, '1 minute') after withWatermark",
+            sql_fix="use mode='update' or 'complete', or group by a window over a column with WATERMARK FOR: "
+            "TUMBLE(ts, INTERVAL '1' MINUTE)",
         )
     name = query.operator_name("aggregate")
     if query.clock is not None and mode == "update" and not keys:
@@ -364,10 +372,15 @@ def _replaced(
 
 
 def distinct(query: "Translation", node: PlanNode) -> Relation:
-    """Keep one of equal rows, at once; in an output mode, group by all columns as Spark does, which emits later."""
-    if query.options.mode is not None and query.options.follows_spark:
-        return aggregate(query, plan_of(query.catalyst.distinct(node.child.handle)))
+    """Keep one of equal rows, at once.
+
+    In an output mode, group by all columns as Spark does, which emits later; so does one over a changelog, whose
+    retractions may take away all rows that are equal.
+    """
     child = query.operand(node.child)
+    is_grouped = query.options.mode is not None and query.options.follows_spark
+    if is_grouped or _is_changelog(child):
+        return _aggregated(query, plan_of(query.catalyst.distinct(node.child.handle)), child)
     return _deduplicated(query, child, list(child.names), None)
 
 
@@ -375,9 +388,15 @@ def deduplicate(query: "Translation", node: PlanNode) -> Relation:
     """Keep one row of each key, for ever, or until the watermark passes the event time if that is a key."""
     child = query.operand(node.child)
     keys = [key.id for key in node.expressions("keys")]
+    if set(keys) == set(child.names) and _is_changelog(child):
+        return _aggregated(query, plan_of(query.catalyst.distinct(node.child.handle)), child)
     if child.is_head and query.options.follows_spark and frozenset(keys) in query.untimed:
         child = replace(child, time=None, times=frozenset(), pending={})
     return _deduplicated(query, child, keys, None)
+
+
+def _is_changelog(child: Relation) -> bool:
+    return not child.is_head and child.behind.output.changes is Changes.CHANGELOG
 
 
 def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relation:

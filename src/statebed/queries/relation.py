@@ -113,11 +113,16 @@ class Relation:
         """Raise UntranslatableError if rows wait for an operator that a step cannot be."""
         if self.virtual & self.ids:
             raise UntranslatableError(
-                f"a window is used in {step} before its aggregation", "aggregate by the window first"
+                f"a window is used in {step} before its aggregation",
+                "aggregate by the window first: groupBy(window, ...).agg(...)",
+                sql_fix="group by the window first, in a subquery if there is another step: GROUP BY window_start, "
+                "window_end, ...",
             )
         if self.rankings:
             raise UntranslatableError(
-                f"row numbers without an upper bound are used in {step}", "keep some of them first: where('rn <= 3')"
+                f"row numbers without an upper bound are used in {step}",
+                "keep some of them first: where('rn <= 3')",
+                sql_fix="keep some of them first: WHERE rn <= 3",
             )
 
 

@@ -27,8 +27,9 @@ def window_functions(query: "Translation", node: PlanNode) -> Relation:
     for expression in expressions:
         function = expression.value.child if expression.value.kind == "WindowExpression" else expression.value
         if function.kind not in NUMBERINGS:
+            name = function.sql.partition("(")[0]
             raise UntranslatableError(
-                f"{expression.sql}: over a partition there are row_number, rank and dense_rank",
+                f"{name}() is not computed over a partition; row_number, rank and dense_rank are",
                 "aggregate by a window instead, or use the operator `over` of statebed's own API",
             )
         rankings[expression.id] = Ranking(
@@ -40,6 +41,7 @@ def window_functions(query: "Translation", node: PlanNode) -> Relation:
         raise UntranslatableError(
             "the first rows of a stream change whenever better ones arrive",
             "use outputMode('update'), or number the results of a window",
+            sql_fix="use mode='update', or number the results of a window",
         )
     names = {**child.names, **{expression.id: expression.name for expression in expressions}}
     return replace(child, names=names, rankings=rankings)

@@ -31,7 +31,11 @@ def watermark(query: "Translation", node: PlanNode) -> Relation:
             "declare it before the first stateful step; results of windows have the event time window_time(window)",
         )
     if child.time is not None:
-        raise UntranslatableError("its rows have a watermark already", "call withWatermark once for each stream")
+        raise UntranslatableError(
+            "its rows have a watermark already",
+            "call withWatermark once for each stream",
+            sql_fix="declare one WATERMARK FOR a column of each table",
+        )
     event_time = node.expression("eventTime")
     plan = child.plan
     conditions = query.pushed.get(watermark_key(node), ())
@@ -192,7 +196,9 @@ def _project_head(query: "Translation", node: PlanNode, child: Relation, express
     ]
     if wrong:
         raise UntranslatableError(
-            f"{wrong[0].sql}: a sliding window is used before its aggregation", "aggregate by the window first"
+            f"{wrong[0].sql}: a sliding window is used before its aggregation",
+            "aggregate by the window first: groupBy(window, ...).agg(...)",
+            sql_fix="group by the window in a subquery first: GROUP BY window_start, window_end, ...",
         )
     renamed = [
         expression.id
@@ -308,6 +314,7 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
         raise UntranslatableError(
             f"{condition.sql}: a window is used before its aggregation",
             "filter the results: HAVING, or where() after agg()",
+            sql_fix="filter the groups: HAVING window_start >= ...",
         )
     if child.is_head:
         return replace(query.head_of(node, [child]), virtual=child.virtual)
@@ -330,7 +337,7 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
     spec = None if first is None else window_of(first)
     if spec is None or not _is_time(spec, child) or query.options.mode == "complete" or _is_expanded(query):
         if child.is_head:
-            child.check_ready("rollup, cube or a sliding window")
+            child.check_ready("it")
             head = query.head_of(node, [child])
             return _with_shared_windows(head, child, node, attributes) if query.options.mode is None else head
         return _expand_behind(child, node, attributes)
@@ -370,7 +377,7 @@ def _expand_behind(child: Relation, node: PlanNode, attributes: Sequence[Expr]) 
         number: child.pending[number].text(quoted(child.columns[child.pending[number].attribute])) for number in windows
     }
     child = replace(child, virtual=frozenset())
-    child.check_ready("rollup, cube or grouping sets")
+    child.check_ready("it")
     names = distinct_names([attribute.name for attribute in attributes])
     streams = []
     for row in range(node.handle.projections().size()):
@@ -407,7 +414,7 @@ def generate(query: "Translation", node: PlanNode) -> Relation:
     child = query.visit(node.child)
     if child.tail:
         return query.in_tail(node, child, "it follows another step of Spark's")
-    child.check_ready("explode")
+    child.check_ready("it")
     if child.is_head:
         return query.head_of(node, [child])
     try:
@@ -444,6 +451,8 @@ def union(query: "Translation", node: PlanNode) -> Relation:
         raise UntranslatableError(
             "one of its inputs is a table that is read once, and the other a stream",
             "read the table as a stream, with spark.readStream, or write its rows to the sink before the first start",
+            sql_fix="declare a table whose connector reads a stream, or write its rows to the sink before the first "
+            "start",
         )
     children = [query.visit(child) for child in node.children]
     if all(child.is_head for child in children):

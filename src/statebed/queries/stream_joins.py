@@ -184,6 +184,8 @@ class _Join:
                 "the streams have no event times on both sides, so that all their rows are kept for ever",
                 "call withWatermark on both streams before the join, or use job.from_dataframe(df) without a mode, "
                 "whose results have a weight",
+                sql_fix="declare WATERMARK FOR on both tables, or call job.sql without a mode, whose results have a "
+                "weight",
             )
 
     @property

@@ -93,7 +93,7 @@ class Translation:
         try:
             relation.check_ready("the result")
         except UntranslatableError as error:
-            raise refusal(self.plan, error.why, error.fix) from error
+            raise refusal(self.plan, error.why, error.fix, error.sql_fix) from error
         if relation.is_head:
             stream, _ = self.opened(
                 relation, [(number, name) for number, name in zip(relation.names, names, strict=True)]
@@ -122,7 +122,7 @@ class Translation:
         try:
             return self.spark_step(node) if step is None else step(self, node)
         except UntranslatableError as error:
-            raise refusal(node, error.why, error.fix) from error
+            raise refusal(node, error.why, error.fix, error.sql_fix) from error
 
     def operand(self, node: PlanNode) -> Relation:
         """Return the rows that an operator reads."""
@@ -140,7 +140,13 @@ class Translation:
 
     def _check_ranked(self, node: PlanNode, relation: Relation) -> None:
         if relation.rankings and not relation.tail:
-            raise refusal(node, "row numbers have no upper bound", "keep the first rows of each: where('rn <= 3')")
+            raise refusal(
+                node,
+                "row numbers have no upper bound",
+                "keep the first rows of each: where('rn <= 3')",
+                "keep the first rows of each: SELECT ... FROM (SELECT ..., ROW_NUMBER() OVER (...) AS rn FROM ...) "
+                "WHERE rn <= 3",
+            )
 
     def spark_step(self, node: PlanNode) -> Relation:
         """Return the rows of a step that only Spark knows: part of the head or of the tail."""

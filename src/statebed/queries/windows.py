@@ -46,6 +46,7 @@ class WindowSpec:
             raise UntranslatableError(
                 "SESSION or CUMULATE is a key of rollup, cube or grouping sets",
                 "use a tumbling or sliding window, such as window(ts, '1 minute')",
+                sql_fix="use a tumbling or sliding window, such as TUMBLE(ts, INTERVAL '1' MINUTE)",
             )
         time = f"unix_micros({column})"
         start = f"{time} - pmod({time} - {self.offset_us}L, {self.size_us}L)"

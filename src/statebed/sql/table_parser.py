@@ -73,6 +73,8 @@ def _elements(
                 if watermark is not None:
                     raise cursor.source.mistake("the table has a watermark already", cursor.here, fix="remove one")
                 watermark = _watermark(cursor)
+                if not (cursor.at_symbol(",") or cursor.at_symbol(")")):
+                    raise cursor.expected("a comma or ) after the watermark", fix=_WATERMARK)
             elif cursor.at_words("PRIMARY") or cursor.at_words("CONSTRAINT"):
                 key = _primary_key(cursor)
             else:

@@ -76,6 +76,7 @@ TOP = [
         "second_row_alone",
         lambda t: _keyed(t).withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))).where("n = 2"),
     ),
+    BatchCase("distinct_of_updating_totals", lambda t: _totals(t).selectExpr("k", "c % 4 as c").distinct()),
     BatchCase(
         "top_of_updating_totals",
         lambda t: (

@@ -178,8 +178,11 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "whose sessions Spark merges once more",
         "session_window(ts, '5 minutes') directly",
     ),
-    "distinct_of_updating_totals": (
-        lambda t: t.read().groupBy("k", "g").count().select("k").distinct(),
+    "deduplication_of_updating_totals": (
+        lambda t: t.read()
+        .groupBy("k", "g")
+        .count()
+        .dropDuplicates(["k"]),
         None,
         "the input is a changelog",
         "deduplicate before the step",

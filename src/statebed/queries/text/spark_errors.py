@@ -27,6 +27,14 @@ _OTHER_FUNCTIONS = {
     "to_timestamp_seconds": "write timestamp_seconds(s)",
 }
 """Functions of Flink and Arroyo, and what to write instead."""
+_FIXES = {
+    "AMBIGUOUS_REFERENCE": "write the name of the table before it",
+    "DATATYPE_MISMATCH": "cast one of the values: CAST(value AS type)",
+    "MISSING_AGGREGATION": "add it to GROUP BY, or aggregate it; a window stands in GROUP BY as it does in SELECT",
+    "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
+}
+"""What to do about errors of Spark's analyser, by the first word of their condition."""
+_GAP = "Gap duration expression"
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _SUFFIX = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _PREFIX = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
@@ -86,8 +94,11 @@ def _by_spark(error: PySparkException, condition: str) -> tuple[str, str]:
         return "a subquery in a condition reads a stream", (
             "join instead: FROM a LEFT SEMI JOIN b ON a.k = b.k for IN and EXISTS, LEFT ANTI JOIN for NOT EXISTS"
         )
+    fix = _FIXES.get(condition.partition(".")[0], "change the query; the message is Spark's")
+    if _GAP in str(error):
+        fix = "write SESSION(ts, INTERVAL '5' MINUTES), or session_window(ts, '5 minutes')"
     lines = [line.strip() for line in _SUFFIX.sub("", _PREFIX.sub("", str(error))).splitlines() if line.strip()]
-    return " ".join(lines[:3]) or condition, "change the query; the message is Spark's"
+    return " ".join(lines[:3]) or condition, fix
 
 
 def nearest(name: str, known: Sequence[str], *, what: str) -> str:

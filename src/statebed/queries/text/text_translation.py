@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from statebed.errors import StatebedError
 from statebed.format.names import stored_name
 from statebed.queries.catalyst import outputs
-from statebed.queries.refusals import refusal
+from statebed.queries.refusals import RefusedStepError, refusal
 from statebed.queries.relation import BroadcastRows, Relation
 from statebed.queries.translation import Options, Translation
-from statebed.spark.analysed.plan_tree import PlanNode
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
 from statebed.spark.plan.source_plan import analysed_handle
@@ -150,7 +150,7 @@ class TextTranslation(Translation):
         whole = self._query.rewritten
         return self._query, whole.origin(SqlSpan(0, len(whole.text)))
 
-    def _origin(self, node: PlanNode) -> tuple[SparkQuery, SqlSpan] | None:
+    def _origin(self, node: PlanNode | Expr) -> tuple[SparkQuery, SqlSpan] | None:
         origin = node.handle.origin()
         text, start, stop = origin.sqlText(), origin.startIndex(), origin.stopIndex()
         if text.isEmpty() or start.isEmpty() or stop.isEmpty() or str(text.get()) not in self._texts:
@@ -161,8 +161,19 @@ class TextTranslation(Translation):
     def _placed(self, error: StatebedError, node: PlanNode | None) -> StatebedError:
         if isinstance(error.__cause__, StatebedError) and "^" in error.where:
             return error  # an inner node has placed it
-        query, span = self._place(node)
+        cause = None if node is None else _cause_within(node)
+        query, span = (None if cause is None else self._origin(cause)) or self._place(node)
         if node is None:
             whole = self._query.rewritten
             query, span = self._query, whole.origin(SqlSpan(0, len(whole.text)))
-        return type(error)(error.what, where=query.rewritten.source.shown(span), fix=error.fix)
+        where = query.rewritten.source.shown(span)
+        if isinstance(error, RefusedStepError):
+            return error.in_sql(where)
+        return type(error)(error.what, where=where, fix=error.fix)
+
+
+def _cause_within(node: PlanNode) -> Expr | None:
+    """Return the expression that is to blame if a step is refused whose own place in the text is the whole SELECT."""
+    if node.kind == "Filter":
+        return node.expression("condition")
+    return node.expressions("windowExpressions")[0].value if node.kind == "Window" else None

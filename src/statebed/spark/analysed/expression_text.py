@@ -50,12 +50,13 @@ _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 
 
 class UntranslatableError(Exception):
-    """An expression or a step that only Spark can compute; `fix` says what to do instead."""
+    """An expression or a step that only Spark can compute; `fix` says what to do instead, and `sql_fix` in SQL text."""
 
-    def __init__(self, why: str, fix: str = "") -> None:
+    def __init__(self, why: str, fix: str = "", *, sql_fix: str = "") -> None:
         super().__init__(why)
         self.why = why
         self.fix = fix
+        self.sql_fix = sql_fix
 
 
 def not_ansi(what: str, mode: str) -> UntranslatableError:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import statebed as sb
+from statebed.checkpoint.objects import store_subtask
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream
 from statebed.flow.clocks import SourceClock, source_entry
@@ -41,13 +42,13 @@ def record_of(flow: Flow) -> pb.CheckpointMetadata:
     )
 
 
-def check(flow: Flow, record: pb.CheckpointMetadata) -> None:
+def check(flow: Flow, record: pb.CheckpointMetadata, store: MemoryStore | None = None) -> None:
     graph = flow.graph
     check_continues(
         record,
         operators=graph.operators,
         graph=graph,
-        store=MemoryStore(),
+        store=store or MemoryStore(),
         job_id="shop",
         removed=RemovedStatePolicy.REFUSE,
     )
@@ -127,3 +128,43 @@ def test_parts_of_a_query_that_change_places_are_refused(heads: dict[str, str], 
     after.graph.heads.update(heads)
     with pytest.raises(InputError, match=moved) if moved else contextlib.nullcontext():
         check(after, record_of(before))
+
+
+RULE = "rule_id string, kind string, threshold float, gone boolean"
+
+
+class Judge(sb.Process):
+    output = "k string, n bigint"
+
+    def on_batch(self, rows: Any, ctx: Any) -> Any:
+        return None
+
+
+def with_rules(columns: str, *, key: str = "rule_id", as_process: bool = False) -> Flow:
+    flow, sources = flow_of("a")
+    table = flow.source("rules", columns).broadcast(key, deleted="gone")
+    if as_process:
+        sources["a"].key_by("k").process(Judge(), tables=[table], name="match")
+    else:
+        sources["a"].lookup(table, condition="k = kind", name="match")
+    return flow
+
+
+@pytest.mark.parametrize("as_process", [False, True], ids=["lookup", "process"])
+def test_a_broadcast_table_may_get_columns_and_wider_types_and_lose_columns(as_process: bool) -> None:
+    store, record = MemoryStore(), record_of(with_rules(RULE, as_process=as_process))
+    (entry,) = record.operators
+    # As a subtask stores it: a global keyed table has no columns of its own.
+    tables = with_rules(RULE, as_process=as_process).graph.operators["match"].tables
+    metadata = pb.OperatorCheckpointMetadata(format_version=1, job_id="shop", operator_id="match", epoch=2)
+    for name, config in tables.items():
+        metadata.tables[name].config.CopyFrom(config)
+    entry.subtasks.append(store_subtask(store, metadata))
+    for columns in (RULE + ", note string", RULE.replace("float", "double"), RULE + ", at date"):
+        check(with_rules(columns, as_process=as_process), record, store)
+    check(with_rules("rule_id string, kind string, gone boolean", as_process=as_process), record, store)
+    with pytest.raises(InputError, match=r"broadcast table.* differs .*threshold was float, is string") as caught:
+        check(with_rules(RULE.replace("float", "string"), as_process=as_process), record, store)
+    assert "keep the key and the types" in caught.value.fix
+    with pytest.raises(InputError, match=r"keys?\b.*rule_id.*kind"):
+        check(with_rules(RULE, key="kind", as_process=as_process), record, store)

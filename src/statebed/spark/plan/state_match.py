@@ -10,17 +10,20 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
 from statebed.operators.forward import Forward
-from statebed.operators.joins import IntervalJoin
+from statebed.operators.joins import IntervalJoin, LookupJoin
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import earlier_tables
 from statebed.quantities import duration_text
 from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
+from statebed.state.evolution.widening import widens
 from statebed.state.manager.evolved_parts import earlier_config
 from statebed.storage import ObjectStore
 
@@ -163,11 +166,12 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
                 f"the stored join is now written between({bounds[0]!r}, {bounds[1]!r})"
             )
         raise InputError(f"the operator differs from the one that wrote its state: {shown}", where=where, fix=fix)
+    _check_broadcast_tables(changes, is_lookup=isinstance(operator, LookupJoin), where=where)
     if not entry.subtasks:
         return
     stored = fetch_subtask(store, entry.subtasks[0])
     for name, present in operator.tables.items():
-        if name not in stored.tables:
+        if name not in stored.tables or present.WhichOneof("kind") == "global_keyed":
             continue
         table = stored.tables[name]
         config = earlier_config(table.config, earlier_tables(operator).get(name, ())) or present
@@ -186,6 +190,40 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
                 where=where,
                 fix="restore the definition, or give the changed operator another name",
             )
+
+
+def _check_broadcast_tables(changes: Mapping[str, tuple[Any, Any]], *, is_lookup: bool, where: str) -> None:
+    """Raise InputError if the rows of a broadcast table, which are stored by the names of their columns, cannot be read
+    in the form that the job declares.
+    """
+    before, after = (part or {} for part in changes.get("broadcasts", ({}, {})))
+    pairs = [(f"broadcast table {name!r}", before[name], after[name]) for name in before if name in after]
+    if is_lookup and "columns" in changes:
+        old, new = changes["columns"]
+        pairs.append(("broadcast table", {"columns": old}, {"columns": new}))
+    for table, old, new in pairs:
+        types = dict(old["columns"])
+        wrong = [
+            f"{column} was {types[column]}, is {kind}"
+            for column, kind in new["columns"]
+            if column in types and types[column] != kind and not _widens(types[column], kind)
+        ]
+        if old.get("keys") != new.get("keys"):
+            wrong.append(f"its key was {', '.join(old['keys'])}, is {', '.join(new['keys'])}")
+        if wrong:
+            raise InputError(
+                f"the {table} differs from the one whose rows are stored: {'; '.join(wrong)}",
+                where=where,
+                fix="keep the key and the types, or add a column with the new type; a type may become wider",
+            )
+
+
+def _widens(stored: str, wanted: str) -> bool:
+    """Return whether the second type, as Arrow prints it, holds all values of the first."""
+    try:
+        return widens(pa.type_for_alias(stored), pa.type_for_alias(wanted))
+    except ValueError:
+        return False
 
 
 def _is_mirrored(firm: Mapping[str, tuple[Any, Any]]) -> bool:

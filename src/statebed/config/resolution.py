@@ -16,6 +16,7 @@ from statebed.arrays import compiled
 from statebed.config.settings import DECLARATIONS, Declaration, SettingOrigin, Settings, SettingSource
 from statebed.errors import InputError, StatebedError, UnknownSettingError
 from statebed.storage import get_storage_provider
+from statebed.storage.paths import local_path
 
 FILE_NAME = "statebed.toml"
 SPARK_PREFIX = "spark.statebed."
@@ -116,4 +117,6 @@ def _parsed(declared: Declaration, value: object, place: SettingOrigin, base: Pa
 
 
 def _absolute(text: str, base: Path) -> str:
-    return text if _HAS_SCHEME.match(text) or text.startswith("~") else str(base.absolute() / text)
+    if _HAS_SCHEME.match(text) or text.startswith("~"):
+        return text
+    return str(base.absolute() / local_path(text))

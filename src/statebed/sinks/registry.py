@@ -208,6 +208,8 @@ def _texts(wanted: SinkRequest, name: str) -> dict[str, str]:
 def _sqlite(wanted: SinkRequest) -> BaseSink:
     example = "write('sqlite', path='results.db', table='minutes')"
     path = needed_local_path(wanted.needed_path(example), where=wanted.where, fix=example)
+    if path == ":memory:":
+        raise InputError("a database in memory ends with each transaction", where=wanted.where, fix=example)
     table = TableName(wanted.needed("table", example))
     sink = _sql_table(wanted, SQLite(path, timeout_seconds=_timeout(wanted)), table)
     sink.place = Place(path, Holding.DATABASE)

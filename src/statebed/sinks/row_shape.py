@@ -1,7 +1,7 @@
 """Shapes in which sinks get rows: as they are, or as changes in one of three forms, optionally with the epoch."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,7 +129,7 @@ def check_columns_free(output: Output, names: Sequence[str], *, where: str) -> N
 
 def has_one_row(output: Output, key: str | Sequence[str] | None, *, where: str) -> bool:
     """Return whether `key=[]` declares a stream of one row; raise InputError if its rows are only appended."""
-    if key is None or isinstance(key, str) or len(key):
+    if key is None or isinstance(key, str) or not isinstance(key, Sized) or len(key):
         return False
     if output.changes is Changes.APPEND:
         raise InputError(
@@ -142,7 +142,9 @@ def has_one_row(output: Output, key: str | Sequence[str] | None, *, where: str) 
 
 def declared_key(output: Output, key: str | Sequence[str] | None, *, where: str) -> tuple[str, ...]:
     """Return the key columns, none if `key` is None; raise InputError if the stream lacks one."""
-    names = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    names = (
+        () if key is None else (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (key,)
+    )
     unknown = [name for name in names if name not in output.columns.names]
     if unknown or len(set(names)) != len(names):
         raise InputError(

@@ -36,7 +36,7 @@ def get_storage_provider(url: str | Path, options: Options | None = None) -> Obj
     MemoryStore('memory://example')
     """
     if not isinstance(url, str | os.PathLike):
-        raise InputError(f"the state URL must be a text or a path, got {url!r}", fix="use a folder or a URL")
+        raise InputError(f"a location must be a text or a path, got {url!r}", fix="use a folder or a URL")
     clean = _normalised(os.fspath(url))
     key = (clean, tuple(sorted((options or {}).items())))
     with _lock:

@@ -11,7 +11,7 @@ from unit.checkpoint.place import JOB, MailSink, Place
 from statebed.checkpoint import Publisher
 from statebed.inspect.given_up import given_up_line
 from statebed.protocol.sink_history import GivenUpEpochs
-from statebed.storage import LocalStore, ScopedStore
+from statebed.storage import LocalStore
 
 LINE = "sink mail lacks 1 rows of epoch 3, which were given up with skip="
 """What is shown, whether a record counts the rows yet or not."""
@@ -20,14 +20,13 @@ LINE = "sink mail lacks 1 rows of epoch 3, which were given up with skip="
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     place = Place()
-    place.disk = LocalStore(tmp_path)
-    place.store = ScopedStore(place.disk, JOB)
-    place.backend = type(place.backend)(place.disk, place.environment)
     run = place.open()
     place.commit(run, sinks=("mail",))
     Publisher(run, [MailSink("mail")]).open()
     place.commit(run, sinks=("mail",))
     Publisher(place.open(), [MailSink("mail")], skip={"mail": 3}).open()
+    for path, data in place.contents().items():
+        LocalStore(tmp_path).put(path, data)
     return tmp_path
 
 

@@ -191,6 +191,13 @@ def test_places_on_this_machine_become_absolute_and_urls_stay(tmp_path: Path) ->
     assert settled(tmp_path, {"state": Path("x")}).state == str(tmp_path / "x")
     assert settled(tmp_path, {"state": "s3://bucket/state"}).state == "s3://bucket/state"
     assert settled(tmp_path, {"cache_folder": "~/fast"}).cache_folder == "~/fast"  # each host has its own home
+    assert settled(tmp_path, {"state": f"file:{tmp_path}/x"}).state == str(tmp_path / "x")  # as Spark writes URLs
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/state", "dbfs:/state", "gs:bucket"])
+def test_a_url_that_lacks_a_slash_is_no_folder_beside_the_program(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InputError, match="a URL of"):
+        settled(tmp_path, {"state": url})
 
 
 @pytest.mark.parametrize("url", ["s3://user:hunter2@bucket/state", "s3://bucket/state?secret=hunter2"])

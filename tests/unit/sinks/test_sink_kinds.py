@@ -14,7 +14,7 @@ from statebed.format.stream_schema import Changes, Output
 from statebed.protocol import Guarantee, SinkPosition
 from statebed.sinks import ConsoleSink, MemorySink, TransformedSink, read_table
 from statebed.sinks.registry import KINDS, SinkRequest
-from statebed.sinks.row_shape import declared_key
+from statebed.sinks.row_shape import declared_key, has_one_row
 from statebed.sinks.watched import watched
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -76,6 +76,7 @@ MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
     "no path": ("parquet", wanted(), "needs path="),
     "a path that is not for it": ("postgres", wanted(path="x", options={"table": "t"}), "has no path"),
     "no table": ("sqlite", wanted(path="x.db"), "needs table="),
+    "a database in memory": ("sqlite", wanted(path=":memory:", options={"table": "t"}), "ends with each transaction"),
     "an option of another type": (
         "console",
         wanted(options={"rows": "many"}),
@@ -117,6 +118,9 @@ def test_a_key_is_one_column_or_several_of_the_stream() -> None:
     assert declared_key(APPEND, None, where="") == ()
     assert declared_key(APPEND, "k", where="") == ("k",)
     assert declared_key(APPEND, ["k", "n"], where="") == ("k", "n")
+    for wrong in (3, [3]):
+        with pytest.raises(InputError, match="must list columns"):
+            has_one_row(CHANGES, wrong, where="") or declared_key(CHANGES, wrong, where="")  # type: ignore[arg-type]
     for key in ("x", ["k", "k"]):
         with pytest.raises(InputError, match="must list columns of the stream, each once"):
             declared_key(APPEND, key, where="")

@@ -54,6 +54,20 @@ def test_not_a_number_and_null_are_two_keys(path: Path, kind: pa.DataType, decla
     assert set(run(path, "select k, n from results")) == {(None, 2), (0.5, None)}
 
 
+def test_the_file_stays_the_same_when_the_program_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = sink(Path("results.db"))
+    target = written.target
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    written.open(1)
+    written.publish(publication(1, 2, pa.table([[1], [2]], schema=NUMBERED.columns)))
+    assert run(tmp_path / "results.db", "select k, n from results") == [(1, 2)]
+    assert (written.target, list(Path().iterdir())) == (target, [])
+
+
 def test_errors_of_the_rows_differ_from_those_of_the_file(path: Path) -> None:
     """Only for the former, leaving the rows out is a way to continue."""
     run(path, "create table results (k integer, n integer check (n > 0))")

@@ -40,12 +40,13 @@ class SQLite:
     temporary_ends = ""  # temporary tables end with the connection, and each transaction has its own
 
     def __init__(self, path: str, *, timeout_seconds: float) -> None:
-        self._path = Path(path)
+        self._shown = str(Path(path))
+        self._path = Path(path).absolute()  # the program may change its working directory
         self._timeout_seconds = timeout_seconds
 
     @property
     def place(self) -> str:
-        return str(self._path)
+        return self._shown
 
     @property
     def real_place(self) -> str:

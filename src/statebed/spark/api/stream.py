@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from statebed.errors import InputError
 from statebed.expressions.column_like import ColumnLike
 from statebed.flow.graph import Edge, Node, OperatorNode, StepNode, UnionNode
+from statebed.flow.joins import check_stream
 from statebed.flow.keys import quoted
 from statebed.flow.spark_names import SparkNames
 from statebed.flow.steps import Explode, Expression, Select, Where
@@ -165,6 +166,8 @@ class JobStream(Stream):
 
     def union(self, *others: "Stream") -> Self:
         """Return the rows of several streams with the same columns."""
+        for other in others:
+            check_stream(other, where="union")
         streams: list[Stream] = [self, *others]
         framed = [stream.edge in self.job.frames for stream in streams]
         if any(framed) and not all(framed):

@@ -220,16 +220,17 @@ def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
 def _mixed_alone(text: Text, row: int, lanes: list[int], first: int, last: int) -> list[int]:
     """Return the lanes of one row after the stripes from `first` up to `last`."""
     factor, mask = int(_P1), _ALL_BITS
-    one, two, three, four = lanes
+    lane0, lane1, lane2, lane3 = lanes
     for start in range(first, last, _STRIPES_AT_ONCE):
         words = text.stripes_of(row, start, min(start + _STRIPES_AT_ONCE, last)) * _P2
-        for a, b, c, d in words.tolist():
-            one, two, three, four = (one + a) & mask, (two + b) & mask, (three + c) & mask, (four + d) & mask
-            one = (one << 31 | one >> 33) * factor & mask
-            two = (two << 31 | two >> 33) * factor & mask
-            three = (three << 31 | three >> 33) * factor & mask
-            four = (four << 31 | four >> 33) * factor & mask
-    return [one, two, three, four]
+        for word0, word1, word2, word3 in words.tolist():
+            lane0, lane1 = (lane0 + word0) & mask, (lane1 + word1) & mask
+            lane2, lane3 = (lane2 + word2) & mask, (lane3 + word3) & mask
+            lane0 = (lane0 << 31 | lane0 >> 33) * factor & mask
+            lane1 = (lane1 << 31 | lane1 >> 33) * factor & mask
+            lane2 = (lane2 << 31 | lane2 >> 33) * factor & mask
+            lane3 = (lane3 << 31 | lane3 >> 33) * factor & mask
+    return [lane0, lane1, lane2, lane3]
 
 
 def _mix_lane(lanes: Hashes, words: Hashes) -> None:

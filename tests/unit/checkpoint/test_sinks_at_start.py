@@ -133,7 +133,7 @@ def test_accepting_the_gap_publishes_what_is_retained_and_is_remembered(place: P
 
 
 def losses(place: Place) -> list[str]:
-    """What the job tells of rows that its sinks lack."""
+    """Return the lines about rows that sinks lack."""
     log = CheckpointLog(place.store, JOB)
     head = log.head()
     assert head is not None
@@ -423,7 +423,7 @@ def refused_epoch(place: Place, sink: RefusingSink | RefusingMail) -> None:
 def test_rows_given_up_are_counted_once_whenever_the_process_dies(
     place: Place, sink: RefusingSink | RefusingMail
 ) -> None:
-    """It dies after the sink's commit, or after the marker, before a record counts the rows."""
+    """The process dies between the sink's commit and the marker, or before a record counts the rows."""
     refused_epoch(place, sink)
     marker = names.published(3, "table")
 
@@ -460,7 +460,7 @@ def test_a_sink_that_was_rebuilt_lacks_nothing(place: Place) -> None:
 
 
 def test_rows_are_not_given_up_for_a_target_that_fails_for_any_row(place: Place) -> None:
-    """With a full disk, that advice would only lose rows."""
+    """The advice would only lose rows if the disk is full."""
     sink = RefusingSink("table")
     failure = SinkError("the disk is full", fix="make room")
     failure.is_of_target = True

@@ -14,7 +14,7 @@ from statebed.protocol.sink_history import GivenUpEpochs
 from statebed.storage import LocalStore
 
 LINE = "sink mail lacks 1 rows of epoch 3, which were given up with skip="
-"""What is shown, whether a record counts the rows yet or not."""
+"""Line that is shown, whether a record counts the rows yet or not."""
 
 
 @pytest.fixture

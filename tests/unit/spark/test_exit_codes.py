@@ -1,4 +1,4 @@
-"""What a program with `sb.exit_codes()` prints when it ends."""
+"""Output of a program with `sb.exit_codes()` at its end."""
 
 import sys
 

@@ -45,21 +45,25 @@ def test_batches_of_one_size_take_the_pages_of_the_one_before() -> None:
 
 HUGE_PAGES = """
 import sys
+import pyarrow
 from pathlib import Path
 from statebed.state.memory.pages import keep_pages
 keep_pages(int(sys.argv[1]))
 print(dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())["THP_enabled"].strip())
+print(pyarrow.default_memory_pool().backend_name)
 """
 
 
-@pytest.mark.parametrize(("budget", "enabled"), [(32 << 20, "0"), (1 << 30, "1")])
-def test_a_process_with_a_small_budget_uses_no_huge_pages(budget: int, enabled: str) -> None:
+@pytest.mark.parametrize(("budget", "enabled"), [(32 << 20, "0"), (1 << 30, "0"), (2 << 30, "1")])
+def test_a_process_with_a_small_budget_uses_no_huge_pages_and_one_allocator(budget: int, enabled: str) -> None:
     status = Path("/proc/self/status")
     if not status.exists() or "THP_enabled:\t1" not in status.read_text(encoding="ascii"):
         pytest.skip("this system has no huge pages")
     command = [sys.executable, "-c", HUGE_PAGES, str(budget)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == enabled
+    huge, allocator = done.stdout.split()
+    assert huge == enabled
+    assert (allocator == "system") == (enabled == "0")
 
 
 def test_pages_are_returned_each_time_a_part_of_the_budget_was_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

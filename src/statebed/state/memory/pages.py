@@ -32,7 +32,8 @@ _prctl = _of_c_library("prctl")
 _PR_SET_THP_DISABLE = 41
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-_SMALL_BUDGET = 256 << 20
+_SMALL_BUDGET = 2 << 30
+_TIGHT_BUDGET = 256 << 20
 _PART = 64
 _LEAST, _MOST = 256 << 10, 32 << 20
 _PROCESSED_PART = 8
@@ -91,9 +92,9 @@ def keep_pages(budget: int) -> None:
     """Limit how much freed memory the allocators of a process keep, given the budget of its state.
 
     The C library keeps a small part of the budget. By default it adapts to the first large arrays that are freed, and
-    may end up returning everything after each batch. If the budget is small, pyarrow uses the C library too: its
-    default allocator keeps about as much as was ever in use, which would be most of the memory of such a process. All
-    threads then share one arena, and memory is backed by small pages: Parquet files are still decoded with the default
+    may end up returning everything after each batch. Below 2 GiB, pyarrow uses the C library too: its default allocator
+    keeps about as much as was ever in use, which would be most of the memory of such a process. All threads then share
+    one arena, and memory is backed by small pages: Parquet files are still decoded with the default
     allocator, which asks for huge ones, and takes 20 MB of them for 1 MB of rows. Has no effect if the user has
     configured the allocator, or with other C libraries.
     """
@@ -102,7 +103,7 @@ def keep_pages(budget: int) -> None:
         return
     kept, small = min(max(_LEAST, budget // _PART), _MOST), budget < _SMALL_BUDGET
     _mallopt(_M_MMAP_THRESHOLD, kept)
-    _mallopt(_M_TRIM_THRESHOLD, kept if small else 2 * kept)
+    _mallopt(_M_TRIM_THRESHOLD, kept if budget < _TIGHT_BUDGET else 2 * kept)
     if small and "MALLOC_ARENA_MAX" not in os.environ:
         # Otherwise each thread that loads, writes or compacts keeps freed memory of its own.
         _mallopt(_M_ARENA_MAX, 1)

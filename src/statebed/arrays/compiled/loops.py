@@ -279,7 +279,7 @@ def scatter(values: Values, at: Rows, result: Values) -> None:
 @_compiled
 def take_bits(
     values: Values, nulls: tuple[Values, int], rows: Rows, wanted: Values, result: Values
-) -> tuple[Values, int]:
+) -> tuple[Values, np.int64]:
     """Write the values in some rows to the result, zero at nulls; return the bitmap of those that are not null, and
     the number of nulls.
 

@@ -131,7 +131,7 @@ def test_p6_windows_of_joins_and_joins_of_windows_equal_duckdb(effort: int) -> N
             assert nothing_is_late(played, "out", "beside")
             assert played.run.state_rows("out") == played.run.state_rows("pairs") == 0
 
-    for_each(check, "windows of joins", examples=2 * effort, sources=(LEFT, RIGHT))
+    for_each(check, "windows of joins", examples=3 * effort, sources=(LEFT, RIGHT))
 
 
 @SHORT_AND_LONG
@@ -165,7 +165,7 @@ def test_p6_windows_on_a_column_of_one_side_of_a_join_equal_duckdb_and_none_of_i
                     assert played.run.counts[operator, "rows_late"] == nulls, "rows without the time alone are late"
                     assert played.run.state_rows(operator) == 0
 
-    for_each(check, "windows on columns", examples=3 * effort, sources=(LEFT, RIGHT))
+    for_each(check, "windows on columns", examples=6 * effort, sources=(LEFT, RIGHT))
 
 
 def pairs_by(how: str, side: str, lower: int, upper: int) -> str:

@@ -41,6 +41,7 @@ def test_a_file_that_no_part_runs_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_tests_that_a_part_leaves_out_are_those_of_another_part_or_marked_long() -> None:
     left_out = {part.name: part.marks for part in PARTS if part.paths and part.marks != "not long"}
     assert left_out == {
+        "keyed, compiled": "not slow and not long",
         "spark": "not cluster and not long",
         "cluster": "cluster and not long",
         "browser": "not alone and not long",

@@ -1,7 +1,6 @@
 """Lakehouse tables: what other readers find in them, and what becomes of them when processes die or others write."""
 
 import datetime as dt
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from effort import diagonals
 from lake_tables import Lake
 from published import publication
 from pyiceberg.io.pyarrow import PyArrowFile
@@ -285,19 +285,7 @@ class SpoilingStream:
 STEPS = ("create", "claim", "evolve", "write", "commit")
 
 
-@pytest.mark.parametrize(
-    ("lake", "key", "after"),
-    [
-        ("delta", "", False),
-        ("iceberg", "k", True),
-        *(
-            pytest.param(lake, key, after, marks=pytest.mark.long)
-            for lake, key, after in itertools.product(["delta", "iceberg"], ["", "k"], [False, True])
-            if after != (key == "k") or after != (lake == "iceberg")
-        ),
-    ],
-    indirect=["lake"],
-)
+@pytest.mark.parametrize(("key", "after"), diagonals(["", "k"], [False, True]))
 def test_p2_a_death_at_each_step_of_a_publication_repeats_and_loses_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, key: str, *, after: bool
 ) -> None:

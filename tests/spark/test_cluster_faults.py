@@ -100,24 +100,35 @@ class Stage:
             assert driver.wait() == 0, driver.output()
 
 
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trouble")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, s3_server: Any, trouble: Path) -> Iterator[Cluster]:
+    """One cluster for all tests: executors come and go with the drivers."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with started_cluster(folder, {**s3_server.environment, TROUBLE: str(trouble)}) as cluster:
+        yield cluster
+
+
 @pytest.fixture
-def stage(tmp_path: Path, s3_server: Any, s3_url: str) -> Iterator[Stage]:
-    folder, trouble = tmp_path / "cluster", tmp_path / "trouble"
-    folder.mkdir()
-    trouble.mkdir()
+def stage(tmp_path: Path, cluster: Cluster, trouble: Path, s3_server: Any, s3_url: str) -> Stage:
     environment = {**s3_server.environment, TROUBLE: str(trouble), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with started_cluster(folder, environment) as cluster:
-        world = FileWorld(tmp_path / "world")
-        world.add(3)
-        log = Watched(s3_url, tuple(s3_server.options.items()))
-        yield Stage(cluster, world, log, environment, random.Random(5))
+    for order in trouble.iterdir():
+        order.unlink()
+    world = FileWorld(tmp_path / "world")
+    world.add(3)
+    log = Watched(s3_url, tuple(s3_server.options.items()))
+    return Stage(cluster, world, log, environment, random.Random(5))
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(1800)
 def test_p1_p2_p3_p6_executors_workers_tasks_and_drivers_die_and_nothing_is_lost_or_there_twice(stage: Stage) -> None:
     with started(stage.settings(available_now=False), stage.environment) as driver:
-        stage.epochs(3, driver)
+        stage.epochs(2, driver)
         stage.suffered("exit", driver)
         stage.suffered("kill-worker", driver)
         stage.cluster.drop_caches()
@@ -146,7 +157,7 @@ def test_p1_p2_p6_stages_that_add_rows_up_in_the_jvm_are_attempted_again(
     stage.world = world(stage.world.folder.with_name("groups"))
     stage.world.add(3)
     with started(stage.settings(available_now=False), stage.environment) as driver:
-        stage.epochs(3, driver)
+        stage.epochs(2, driver)
         stage.suffered("kill-executor", driver)
         assert "FetchFailed" in driver.log.read_text()
         driver.kill()

@@ -49,8 +49,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Not UTC, on purpose: windows are UTC whatever the session's zone.
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.python.unix.domain.socket.enabled", "true")
-        # A failed task ends the others of its stage; Spark would wait two seconds for their Python.
-        .config("spark.python.task.killTimeout", "200ms")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

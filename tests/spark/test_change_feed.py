@@ -31,8 +31,7 @@ class Follower:
     def start(self, fail: Callable[[], None] = lambda: None, **options: Any) -> StreamingQuery:
         stream = self._spark.readStream.format("statebed").options(table="drivers", changes="true", **options)
         writer = stream.load(self._world.url).writeStream.foreachBatch(lambda batch, _: self._apply(batch, fail))
-        writer = writer.option("checkpointLocation", str(self._checkpoint))
-        return writer.trigger(processingTime="200 milliseconds").start()  # the usual one asks the source all the time
+        return writer.option("checkpointLocation", str(self._checkpoint)).start()
 
     def catch_up(self, fail: Callable[[], None] = lambda: None, **options: Any) -> None:
         """Start, apply what is there, and stop."""

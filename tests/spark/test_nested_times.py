@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ ROWS = pa.table(
 SCHEMA = """k string, ts timestamp, s struct<at timestamp, n bigint, deep struct<times array<timestamp>>>,
     times array<timestamp>, named map<string, timestamp>, wall struct<w timestamp_ntz>"""
 Build = Callable[[Any], Any]
+KEYS = "keys and operands"
 JOBS: dict[str, Build] = {
     "as they are": lambda s: s,
     "deduplicated": lambda s: s.deduplicate("k", ttl="1 day", name="first"),
@@ -40,30 +40,37 @@ JOBS: dict[str, Build] = {
 }
 
 
-def results(spark: SparkSession, folder: Path, build: Build) -> list[dict[str, Any]]:
+def keys_and_operands(stream: Any) -> Any:
+    counted = stream.key_by("s.deep.times as times", name="times").agg(
+        n=sb.count(), last=sb.max("s.at"), named=sb.count("s"), ttl="1 day"
+    )
+    return counted.select("times", "n", "last as at", "get(times, 0) as first")
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Results of all of them, from one job."""
+    folder = tmp_path_factory.mktemp("nested")
     (folder / "in").mkdir()
     pq.write_table(ROWS, folder / "in" / "0.parquet")
     job = sb.Job("times", state=folder / "state", spark=spark, parallelism=2)
     frame = spark.readStream.schema(SCHEMA).parquet(str(folder / "in"))
-    sink = sb.MemorySink("out")
-    build(job.source(frame, name="rows", watermark=("ts", "0 seconds"))).write(sink)
+    rows = job.source(frame, name="rows", watermark=("ts", "0 seconds"))
+    sinks = {}
+    for number, (name, build) in enumerate({**JOBS, KEYS: keys_and_operands}.items()):
+        sinks[name] = sb.MemorySink(f"out_{number}")
+        build(rows).write(sinks[name])
     assert job.start(available_now=True).await_termination(120)
-    return sorted(sink.rows, key=lambda row: repr(row.get("k")))
+    return {name: list(sink.rows) for name, sink in sinks.items()}
 
 
 @pytest.mark.parametrize("case", JOBS, ids=str)
-def test_nested_times_come_out_as_they_went_in(spark: SparkSession, tmp_path: Path, case: str) -> None:
-    found = results(spark, tmp_path, JOBS[case])
+def test_nested_times_come_out_as_they_went_in(results: dict[str, list[dict[str, Any]]], case: str) -> None:
+    found = sorted(results[case], key=lambda row: repr(row["k"]))
     names = ROWS.column_names
     assert [{name: row[name] for name in names} for row in found] == ROWS.to_pylist()
 
 
-def test_nested_times_are_keys_and_operands(spark: SparkSession, tmp_path: Path) -> None:
-    def build(stream: Any) -> Any:
-        counted = stream.key_by("s.deep.times as times", name="times").agg(
-            n=sb.count(), last=sb.max("s.at"), named=sb.count("s"), ttl="1 day"
-        )
-        return counted.select("times", "n", "last as at", "get(times, 0) as first")
-
-    found = sorted(results(spark, tmp_path, build), key=lambda row: repr(row["at"]))
+def test_nested_times_are_keys_and_operands(results: dict[str, list[dict[str, Any]]]) -> None:
+    found = sorted(results[KEYS], key=lambda row: repr(row["at"]))
     assert [(row["times"], row["n"], row["at"]) for row in found] == [(None, 1, None), ([AT, None], 1, AT)]

@@ -134,7 +134,9 @@ def test_p6_parts_that_spark_computes_become_the_partials_of_the_rows(
         assert repr(one.to_pylist()) == repr(other.to_pylist()), field.name  # as text: NaN, and the sign of zero
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 7, 300])
+@pytest.mark.parametrize(
+    "parallelism", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 7, 300]
+)
 def test_spark_places_keys_of_every_type_as_we_do(
     spark: SparkSession, table: tuple[pa.Table, Path], parallelism: int
 ) -> None:

@@ -54,7 +54,7 @@ def test_a_terminal_shows_streams_runs_jobs_and_selects_their_state(tmp_path: Pa
             if shell.expect([r"\n +4\r\n", r"\(1 row, ", r"what to do"]) == 0:
                 break
             shell.expect_exact("statebed> ")
-            time.sleep(1)
+            time.sleep(0.2)
         shell.expect_exact("statebed> ")
         typed("SHOW TABLES;", shows=r"totals\.totals_aggregate\.groups +state")
         typed("EXPLAIN SELECT auction, max(price) FROM bids GROUP BY auction;", shows="select_aggregate")

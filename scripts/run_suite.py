@@ -172,7 +172,7 @@ PARTS = (
     Part("conformance", 120, paths=("tests/conformance",)),
     Part(
         "spark",
-        1700,
+        800,
         paths=("tests/spark",),
         chunks=2,
         marks=f"not cluster and {NOT_LONG}",
@@ -187,7 +187,7 @@ PARTS = (
         small_batches=True,
         jars=("kafka-source", "kafka-broker", "spark-avro"),
     ),
-    Part("cluster", 300, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
+    Part("cluster", 150, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
     Part(
         "browser",
         110,

@@ -85,7 +85,7 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
     if name in {"Max", "Min"} and isinstance(inputs[0].type_json, dict):
         raise UntranslatableError(
             f"{e.sql}: structs, arrays and maps are not ordered",
-            f"order by one of the values: {name.lower()}_by(struct(a, b), a)",
+            f"take its parts apart: {name.lower()}(a), and {name.lower()}_by(b, a)",
         )
     if name not in SAME:
         return _refuse(e, f"statebed has no aggregate {name}")

@@ -54,7 +54,7 @@ SQL_STEPS = {
 """Nodes of analysed plans, as users write them in SQL text."""
 
 _UNNAMED_SUBQUERY = "__auto_generated_subquery_name."
-"""What Spark writes before columns of a subquery without a name."""
+"""Prefix that Spark writes before columns of a subquery without a name."""
 _NO_FIRST_ROWS = (
     "a stream has no first rows",
     "number rows with row_number() over a window, and keep those up to a bound",

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from spark.queries.case import AROUND, LONG_RANGE, RANGE, Case, hop, join, minute, session, sides, sql, windowed
 from spark.queries.harness import Tables
 from spark.queries.join_cases import JOINS
+from spark.queries.whole_table_cases import WHOLE_TABLES
 
 LATEST = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
 
@@ -27,15 +28,6 @@ def exploded(generator: str) -> Callable[[Tables], DataFrame]:
         .selectExpr("ts", "v", generator)
         .groupBy(F.window("ts", "1 minute"), "e")
         .agg(F.sum("v"), F.count("*"))
-    )
-
-
-def totals(condition: str) -> Callable[[Tables], DataFrame]:
-    return lambda t: (
-        t.read()
-        .where(condition)
-        .agg(F.count("*").alias("n"), F.sum("v").alias("s"), F.max("k"))
-        .selectExpr("n", "s + 1 as s", "to_csv(struct(n)) as t")
     )
 
 
@@ -308,58 +300,6 @@ SHAPES = [
     Case("cube", lambda t: t.read().cube("k", "g").agg(F.count("*").alias("c")), "update"),
     Case("complete_plain", lambda t: t.read().groupBy("k").agg(F.sum("v").alias("s"), F.avg("x")), "complete"),
     Case("complete_window", lambda t: t.marked().groupBy(F.window("ts", "1 minute"), "k").count(), "complete"),
-    Case(
-        "repeated_whole_table_of_rows_with_a_time",
-        lambda t: t.marked().dropDuplicates(["k", "g", "ts"]).groupBy("k").count().orderBy("k"),
-        "complete",
-    ),
-    Case(
-        "repeated_whole_table_without_watermark",
-        lambda t: t.read().dropDuplicates(["k", "g"]).groupBy("k").count(),
-        "complete",
-    ),
-    Case(
-        "whole_table_after_batches_without_rows",
-        lambda t: t.read().where("ts < timestamp '2024-03-10T06:30:30Z'").groupBy("k").count(),
-        "complete",
-    ),
-    *(
-        Case(f"totals_of_{when}_rows", totals(condition), mode)
-        for when, condition in (
-            ("later", "ts > timestamp '2024-03-10T06:32:00Z'"),
-            ("earlier", "ts < timestamp '2024-03-10T06:30:30Z'"),
-        )
-        for mode in ("update", "complete")
-    ),
-    sql(
-        "totals_with_having",
-        "with t as (select sum(v) s, count(*) c from a where k = 'b') select * from t where c < 60",
-        "update",
-    ),
-    Case("totals_of_deduplicated_rows", lambda t: t.marked().dropDuplicates(["k", "g"]).agg(F.count("*")), "update"),
-    Case(
-        "windows_of_deduplicated_rows",
-        lambda t: (
-            t.marked()
-            .dropDuplicates(["k", "ts"])
-            .select(minute().alias("w"), "k")
-            .where("w.start >= timestamp '2024-03-10T06:30:00Z'")
-            .groupBy("w", "k")
-            .count()
-        ),
-        "complete",
-    ),
-    Case(
-        "rollup_of_windows_of_deduplicated_rows",
-        lambda t: t.marked().dropDuplicates(["k", "ts"]).rollup(minute(), "k").count(),
-        "complete",
-    ),
-    Case(
-        "repeated_whole_table_within_the_watermark",
-        lambda t: t.marked().where("ts is not null").dropDuplicatesWithinWatermark(["k", "g"]).groupBy("k").count(),
-        "complete",
-        ordered=True,
-    ),
     Case(
         "complete_sliding",
         lambda t: t.marked().groupBy(F.window("ts", "1 minute", "30 seconds")).agg(F.sum("v")),
@@ -640,4 +580,5 @@ ALL = [
     *EXPLODED,
     *JOINED_WITH_TABLES,
     *GROUPED_BY_TIME,
+    *WHOLE_TABLES,
 ]

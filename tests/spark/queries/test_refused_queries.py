@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.max(F.struct("v", "k"))),
         None,
         "structs, arrays and maps are not ordered",
-        "max_by(struct(a, b), a)",
+        "max(a), and max_by(b, a)",
     ),
     "distinct_pairs": (
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.countDistinct("k", "g")),

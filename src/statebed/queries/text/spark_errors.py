@@ -33,7 +33,7 @@ _FIXES = {
     "MISSING_AGGREGATION": "add it to GROUP BY, or aggregate it; a window stands in GROUP BY as it does in SELECT",
     "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
 }
-"""What to do about errors of Spark's analyser, by the first word of their condition."""
+"""Fixes for errors of Spark's analyser, by the first word of their condition."""
 _GAP = "Gap duration expression"
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _SUFFIX = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)

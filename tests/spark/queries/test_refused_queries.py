@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
     "other_window_functions": (
         lambda t: t.read().withColumn("n", F.lag("v").over(Window.partitionBy("k").orderBy("ts"))),
         None,
-        "over a partition there are row_number, rank and dense_rank",
+        "lag() is not computed over a partition; row_number, rank and dense_rank are",
         "operator `over`",
     ),
     "udf_between": (
@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),
         None,
         "a window is used in the result before its aggregation",
-        "aggregate by the window first",
+        "groupBy(window, ...)",
     ),
 }  # fmt: skip
 

@@ -46,7 +46,12 @@ def given_up_line(sink: str, given_up: GivenUpEpochs) -> str:
 
 
 def _recent(log: CheckpointLog, record: pb.CheckpointMetadata) -> Iterator[pb.CheckpointMetadata]:
-    """Yield the epochs that the histories of the record may not count yet, newest first."""
+    """Yield the epochs that the histories of the record may not count yet, newest first.
+
+    Rows are given up when a run starts, before its first epoch, whose record counts them.
+    """
+    if record.kind == pb.EPOCH:
+        return
     counted = min((history.published for history in record.sink_histories if not history.absent_since), default=0)
     while record.epoch > counted:
         if record.kind == pb.EPOCH:

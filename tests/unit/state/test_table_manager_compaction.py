@@ -27,7 +27,7 @@ from statebed.state import (
     timestamp_table_config,
 )
 from statebed.state.metrics import CompactionMetrics
-from statebed.state.time_keyed.compaction import FAR_TOO_MANY, MAX_TOMBSTONES
+from statebed.state.time_keyed import compaction
 from statebed.storage import MemoryStore, ObjectStore, ScopedStore
 from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
@@ -243,17 +243,23 @@ def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes:
         check(manager, 12)
 
 
-@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), pytest.param(1 << 30, 5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), (1 << 30, 5)])
 def test_a_checkpoint_that_has_to_merge_files_itself_keeps_to_the_same_bound(
-    tiers: Tiers, most_bytes: int, merged: int
+    tiers: Tiers, most_bytes: int, merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    most_tombstones = 8
+    monkeypatch.setattr(compaction, "MAX_TOMBSTONES", most_tombstones)
     store = ScopedStore(MemoryStore(), JOB)
     with manager_on(store, tiers, CompactionMode.OFF, max_compaction_bytes=most_bytes) as manager:
         run(manager, 5)
         trips = manager.get_time_keyed("trips")
         before = {file.path for file in trips.metadata().files}
         # One time of each file in turn, far too many in all.
-        times = [step * 1000 + number for number in range(FAR_TOO_MANY * MAX_TOMBSTONES // 5 + 1) for step in range(5)]
+        times = [
+            step * 1000 + number
+            for number in range(compaction.FAR_TOO_MANY * most_tombstones // 5 + 1)
+            for step in range(5)
+        ]
         for time_us in times:
             trips.delete_times(time_us, time_us + 1)
         manager.checkpoint(7).result(timeout=30)

@@ -5,11 +5,13 @@ import itertools
 import pyarrow as pa
 
 import statebed as sb
+from statebed.aggregates import Aggregate
 from statebed.aggregates.preaggregation import LATEST, ROW_COUNT
 from statebed.flow.graph import OperatorNode
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.windows.aggregate import WindowAggregate
-from statebed.spark.plan.routing import SOURCE, Layout, RouteFunction
+from statebed.spark.epoch.preaggregation import Preaggregation
+from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups, RouteFunction
 
 SOURCES = ("left", "right")
 
@@ -52,3 +54,19 @@ def test_p6_groups_that_differ_in_their_sketches_alone_are_routed_in_one_order()
         for order in itertools.permutations(range(3))
     }
     assert len(found) == 1
+
+
+def test_groups_with_a_sketch_are_cut_into_pieces_and_others_go_to_their_subtasks() -> None:
+    def placed(**aggregates: Aggregate) -> PlacedGroups | None:
+        flow = sb.Flow("rows")
+        rows = flow.source("rows", "k string, v string, ts timestamp", watermark=("ts", "0s"))
+        rows.group_by("k", sb.tumbling("1 minute"), name="op").agg(**aggregates)
+        node = flow.graph.nodes[-1]
+        assert isinstance(node, OperatorNode)
+        assert isinstance(node.operator, WindowAggregate)
+        names = tuple(node.operator.inputs[0].columns.names)
+        layout_of_rows = Layout(node.operator.inputs[0], names, ("rows",))
+        return Preaggregation(0, node.operator, layout_of_rows, ("rows",), 2).placed
+
+    assert placed(n=sb.count()) is not None
+    assert placed(n=sb.count(), d=sb.approx_count_distinct("v", precision=4)) is None

@@ -158,7 +158,7 @@ CHECK = (
 )
 PARTS = (
     *CHECK,
-    Part("unit", 900, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
+    Part("unit", 1500, paths=("tests/model", "tests/unit"), chunks=2, tools=(FIND_POSTGRES,), environment=HALF),
     Part(
         "keyed, compiled",
         20,
@@ -167,12 +167,12 @@ PARTS = (
         environment=(*HALF, ("STATEBED_COMPILED", "always")),
     ),
     Part("crash", 90, paths=("tests/simulation",), environment=HALF),
-    Part("mutants", 160, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
+    Part("mutants", 120, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1"), environment=HALF),
     Part("s3", 30, paths=("tests/s3",)),
     Part("conformance", 120, paths=("tests/conformance",)),
     Part(
         "spark",
-        800,
+        1250,
         paths=("tests/spark",),
         chunks=2,
         marks=f"not cluster and {NOT_LONG}",
@@ -198,7 +198,7 @@ PARTS = (
         tools=(FIND_CHROMIUM,),
     ),
     Part("browser alone", 10, paths=("tests/browser",), marks="alone", alone=True, tools=(FIND_CHROMIUM,)),
-    Part("docs", 250, paths=("tests/docs",), java=True, small_batches=True),
+    Part("docs", 300, paths=("tests/docs",), java=True, small_batches=True),
     Part("docs site", 60, command=("make", "-s", "docs")),
 )
 """Everything that `make test` runs."""

@@ -92,7 +92,7 @@ def docstrings_page() -> str:
     tree = ast.parse((ROOT / "src" / PUBLIC / "__init__.py").read_text(encoding="utf-8"))
     names = next(
         ast.literal_eval(node.value)
-        for node in tree.body
+        for node in ast.walk(tree)  # type checkers alone read it
         if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["__all__"]
     )
     sections = [f"::: {PUBLIC}.{name}\n" for name in sorted(names, key=str.lower) if not name.startswith("_")]

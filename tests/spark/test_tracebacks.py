@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -110,8 +111,8 @@ def check_last_lines(printed: str, code: str, method: str | None) -> None:
 
 def test_the_log_of_a_session_that_the_user_made_is_left_alone(spark: SparkSession) -> None:
     assert default_session("mine").sparkContext is spark.sparkContext
-    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # a started session has one
-    appenders = log4j.core.LoggerContext.getContext(False).getConfiguration().getAppenders()
+    jvm: Any = spark._jvm
+    appenders = jvm.org.apache.logging.log4j.core.LoggerContext.getContext(False).getConfiguration().getAppenders()
     assert not [name for name in appenders if name.startswith("statebed")]
 
 

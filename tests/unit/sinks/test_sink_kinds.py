@@ -118,9 +118,11 @@ def test_a_key_is_one_column_or_several_of_the_stream() -> None:
     assert declared_key(APPEND, None, where="") == ()
     assert declared_key(APPEND, "k", where="") == ("k",)
     assert declared_key(APPEND, ["k", "n"], where="") == ("k", "n")
+    wrong: Any
     for wrong in (3, [3]):
+        assert not has_one_row(CHANGES, wrong, where="")
         with pytest.raises(InputError, match="must list columns"):
-            has_one_row(CHANGES, wrong, where="") or declared_key(CHANGES, wrong, where="")  # type: ignore[arg-type]
+            declared_key(CHANGES, wrong, where="")
     for key in ("x", ["k", "k"]):
         with pytest.raises(InputError, match="must list columns of the stream, each once"):
             declared_key(APPEND, key, where="")

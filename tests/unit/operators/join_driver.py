@@ -1,6 +1,7 @@
 """Runs a join over epochs in all its subtasks, with real checkpoints, restarts and rescales, on a store in memory."""
 
 import collections
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,3 +182,17 @@ def _owned(rows: pa.Table, index: int, parallelism: int) -> pa.Table:
     hashes = rows[KEY_HASH].combine_chunks().view(pa.uint64())
     mine = in_range(uint64_values(hashes), owned_range(index, parallelism))
     return rows.take(from_numpy(np.flatnonzero(mine), pa.int64()))
+
+
+def output_in_any_order(
+    driver: Driver, rows: Sequence[list[Any]], chance: random.Random, *, epochs: int, span: int
+) -> list[dict[str, bytes]]:
+    """Return the output of epochs of 50 rows a side, which are shuffled; the watermark advances by `span` each time."""
+    for number in range(epochs):
+        sides = [side[number * 50 : number * 50 + 50] for side in rows]
+        for side in sides:
+            chance.shuffle(side)
+        driver.epoch(*sides, watermark=number * span)
+    output = [output_bytes(result) for step in driver.steps for result in step]
+    driver.close()
+    return output

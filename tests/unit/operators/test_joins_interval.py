@@ -12,7 +12,7 @@ import pytest
 from effort import every_third, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
+from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_in_any_order, right, shown
 
 from statebed.errors import InputError
 from statebed.format.stream_schema import Changes, Input
@@ -203,17 +203,10 @@ def test_p6_the_same_rows_in_another_order_and_other_batches_give_the_same_bytes
         [left(chance.randrange(30), chance.choice([1, 2, 3, None]), chance.randrange(3)) for _ in range(200)],
         [right(chance.randrange(30), chance.choice([1, 2, 3, None]), chance.randrange(3)) for _ in range(200)],
     ]
-    found = []
-    for _ in range(2):
-        driver = Driver(join(how), parallelism=2)
-        for part in range(4):
-            some = [side[part * 50 : part * 50 + 50] for side in rows]
-            for side in some:
-                chance.shuffle(side)
-            driver.epoch(*some, watermark=part * 8)
-        found.append([output_bytes(result) for step in driver.steps for result in step])
-        driver.close()
-    assert found[0] == found[1]
+    first, second = (
+        output_in_any_order(Driver(join(how), parallelism=2), rows, chance, epochs=4, span=8) for _ in range(2)
+    )
+    assert first == second
 
 
 def test_without_keys_every_row_of_the_other_side_may_be_a_partner() -> None:

@@ -9,7 +9,7 @@ import pytest
 from effort import diagonals, every_third, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
+from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_in_any_order, right, shown
 
 from statebed.errors import InputError
 from statebed.operators import Window
@@ -156,17 +156,17 @@ def test_p6_the_same_rows_in_another_order_give_the_same_bytes(how: JoinKind) ->
         [make(chance.randrange(60), chance.choice([1, 2, None]), chance.randrange(3)) for _ in range(150)]
         for make in (left, right)
     ]
-    found = []
-    for _ in range(2):
-        driver = Driver(WindowJoin("j", LEFT, RIGHT, WINDOWS["sliding"], how), parallelism=2)
-        for part in range(3):
-            some = [side[part * 50 : part * 50 + 50] for side in rows]
-            for side in some:
-                chance.shuffle(side)
-            driver.epoch(*some, watermark=part * 40)
-        found.append([output_bytes(result) for step in driver.steps for result in step])
-        driver.close()
-    assert found[0] == found[1]
+    first, second = (
+        output_in_any_order(
+            Driver(WindowJoin("j", LEFT, RIGHT, WINDOWS["sliding"], how), parallelism=2),
+            rows,
+            chance,
+            epochs=3,
+            span=40,
+        )
+        for _ in range(2)
+    )
+    assert first == second
 
 
 def test_many_windows_are_joined_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 	$(WITH_JAVA) $(BIN)/statebed doctor
 
 # ---- tests -----------------------------------------------------------------------------------------------
-# scripts/run_suite.py says what the parts are. It runs two commands at once, and ends with a table of their times.
+# scripts/run_suite.py says what the parts are. It runs three commands at once, and ends with a table of their times.
 
 PYTEST := $(BIN)/python -m pytest -q
 SUITE := $(BIN)/python scripts/run_suite.py $(if $(KEEP_GOING),--keep-going)

@@ -132,7 +132,12 @@ def _run(command: list[str]) -> None:
     if Path(command[0]).name == "statebed":
         from statebed.cli import main  # noqa: PLC0415 - not in the process of the tests
 
-        sys.exit(main())
+        run_document.connect_to_shared_java()
+        try:
+            status = main()
+        finally:
+            run_document.leave_spark()
+        sys.exit(status)
     sys.exit(run_document.main())
 
 

@@ -1,7 +1,8 @@
 """Runs the blocks of one document from top to bottom, in one namespace and in the present folder.
 
 Started in a process of its own by `test_code_blocks.py`, with a JSON list of steps on stdin. A step that fails ends the
-process; the traceback names the document's own line. Where `loaded_python.py` serves, `statebed` is run by it.
+process; the traceback names the document's own line. Where `loaded_python.py` serves, `statebed` is run by it, in the
+shared Java if the document itself has not used Spark yet.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any
 COMMAND_TIMEOUT_SECONDS = 120
 LOADED_PYTHON = "LOADED_PYTHON"
 """Environment variable with the address of the process that runs `statebed`, if there is one."""
-GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 SETTINGS = "docs.spark.settings"
 """Property of the shared Java: the settings of its Spark."""
 OF_ONE_DOCUMENT = "spark.app."
@@ -29,9 +30,9 @@ def main() -> int:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     shares_java = GATEWAY_PORT in os.environ
     try:
-        _connect_to_shared_java()
+        java = connect_to_shared_java()
         for step in json.load(sys.stdin):
-            printed = _python(step, namespace) if step["kind"] == "python" else _command(step)
+            printed = _python(step, namespace) if step["kind"] == "python" else _command(step, java)
             sys.stdout.write(printed)
             if step["expected"] is not None and printed.strip() != step["expected"].strip():
                 sys.stderr.write(f"{step['where']} prints:\n{printed}\nbut the document says:\n{step['expected']}\n")
@@ -43,7 +44,7 @@ def main() -> int:
         if not shares_java:
             _stop_spark()
     if shares_java:
-        _leave_spark()
+        leave_spark()
     return 0
 
 
@@ -56,13 +57,14 @@ def _python(step: dict[str, Any], namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def _command(step: dict[str, Any]) -> str:
+def _command(step: dict[str, Any], java: dict[str, str]) -> str:
     arguments = step["arguments"]
     sys.stderr.write(f"$ {' '.join(arguments)}\n")
     if LOADED_PYTHON in os.environ and Path(arguments[0]).name == "statebed":
         from docs import loaded_python  # noqa: PLC0415 - only there is it on the path
 
-        done = loaded_python.run(arguments, folder=Path.cwd(), environment=os.environ, timeout=COMMAND_TIMEOUT_SECONDS)
+        environment = os.environ | java if _active_context() is None else os.environ
+        done = loaded_python.run(arguments, folder=Path.cwd(), environment=environment, timeout=COMMAND_TIMEOUT_SECONDS)
         sys.stderr.write(done.stderr)
     else:
         done = subprocess.run(
@@ -73,8 +75,12 @@ def _command(step: dict[str, Any]) -> str:
     return done.stdout
 
 
-def _connect_to_shared_java() -> None:
-    """Use the Java of `shared_java.py`, if there is one, here but not in the processes that the document starts."""
+def connect_to_shared_java() -> dict[str, str]:
+    """Use the Java of `shared_java.py`, if there is one, here but not in the processes that this one starts.
+
+    Return the environment variables by which another process would find it.
+    """
+    java = {}
     if GATEWAY_PORT in os.environ:
         from pyspark import SparkContext  # noqa: PLC0415 - only where it is used
 
@@ -84,7 +90,8 @@ def _connect_to_shared_java() -> None:
         # Java says which functions of earlier documents it has dropped. Numbers of our own keep ours from being meant.
         gateway: Any = SparkContext._gateway
         gateway.gateway_property.pool.next_id = os.getpid() * 1_000_000
-        del os.environ[GATEWAY_PORT], os.environ["PYSPARK_GATEWAY_SECRET"]
+        java = {name: os.environ.pop(name) for name in (GATEWAY_PORT, GATEWAY_SECRET)}
+    return java
 
 
 def _kept_context(self: Any, configuration: Any) -> Any:
@@ -105,7 +112,7 @@ def _kept_context(self: Any, configuration: Any) -> Any:
     return java.JavaSparkContext(configuration)
 
 
-def _leave_spark() -> None:
+def leave_spark() -> None:
     """End queries and forget the session, with its tables and settings; Spark is left to the next document."""
     if "pyspark.sql" in sys.modules:
         from pyspark import SparkContext  # noqa: PLC0415 - only where a document used it
@@ -122,12 +129,14 @@ def _leave_spark() -> None:
 
 
 def _stop_spark() -> None:
-    if "pyspark" in sys.modules:
-        from pyspark import SparkContext  # noqa: PLC0415 - only where a document used it
+    if (context := _active_context()) is not None:
+        context.stop()
 
-        context = SparkContext._active_spark_context
-        if context is not None:
-            context.stop()
+
+def _active_context() -> Any:
+    """Return the Spark that the document has used; None if it has not used any."""
+    pyspark: Any = sys.modules.get("pyspark")
+    return pyspark and pyspark.SparkContext._active_spark_context
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -130,18 +131,26 @@ def concurrency(kinds: set[str]) -> list[tuple[str, str]]:
     return [
         (path.relative_to(PACKAGE).as_posix(), name)
         for path in sorted(PACKAGE.rglob("*.py"))
-        for name in _created(ast.parse(path.read_text()), kinds)
+        for name in _created(_tree(path), kinds)
     ]
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _created(tree: ast.Module, kinds: set[str]) -> Iterator[str]:
     """Yield the name of each thread, or of what the object is assigned to."""
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if not any(_kind(call) in kinds for call in calls):
+        return
     targets = {
-        id(node.value): ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        for node in ast.walk(tree)
+        id(node.value): node.targets[0] if isinstance(node, ast.Assign) else node.target
+        for node in nodes
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
     }
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     inside = {id(inner) for call in calls if _kind(call) in kinds for inner in ast.walk(call) if inner is not call}
     for call in calls:
         if _kind(call) in kinds and id(call) not in inside:
@@ -150,7 +159,7 @@ def _created(tree: ast.Module, kinds: set[str]) -> Iterator[str]:
             if name is not None:
                 yield _literal(name)
             elif id(call) in targets:
-                yield targets[id(call)].removeprefix("self.")
+                yield ast.unparse(targets[id(call)]).removeprefix("self.")
             else:
                 yield ast.unparse(named["target"])
 

@@ -51,12 +51,12 @@ def test_tests_that_a_part_leaves_out_are_those_of_another_part_or_marked_long()
     assert LONG[0].marks == "long"
 
 
-def test_two_commands_run_at_once_and_the_longest_start_first(tmp_path: Path) -> None:
+def test_commands_run_at_once_and_the_longest_start_first(tmp_path: Path) -> None:
     log = tmp_path / "log"
     # Each waits until the other has begun.
     wait = "for _ in $(seq 400); do [ $(wc -l < {log}) -ge 2 ] && exit 0; sleep 0.05; done; exit 1"
     both = [command(name, f"echo {name} >> {log}; " + wait.format(log=log), 10) for name in ("first", "second")]
-    suite = Suite([command("short", f"echo short >> {log}", 1), *both])
+    suite = Suite([command("short", f"echo short >> {log}", 1), *both], lanes=2)
     assert suite.run() == 0
     assert sorted(log.read_text().split()[:2]) == ["first", "second"]
     assert log.read_text().split()[2] == "short"
@@ -77,7 +77,8 @@ def test_after_a_failure_nothing_starts_and_all_output_is_shown(capsys: pytest.C
             command("bad", "sleep 0.5; echo why; exit 3", 10),
             command("beside", "sleep 1.5", 9),
             command("later", "true", 1),
-        ]
+        ],
+        lanes=2,
     )
     assert suite.run() >= 1
     printed = capsys.readouterr().out

@@ -265,9 +265,11 @@ WITH (connector = 'datagen');
 CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'sqlite', path = 'x.db');
 CREATE TABLE black WITH (connector = 'blackhole');
 """
+HOP = "HOP(ts, INTERVAL '10' SECONDS, INTERVAL '1' MINUTE)"
 HOPS = "TABLE(HOP(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECONDS, INTERVAL '1' MINUTE))"
+CUMULATED_TABLE = HOPS.replace("HOP", "CUMULATE")
 MISTAKES = {
-    f"SELECT note, count(*) AS n FROM {HOPS}\nGROUP BY window_start, window_end, ROLLUP(note)": (
+    f"SELECT note, count(*) AS n FROM {HOPS}\nGROUP BY window_start, ROLLUP(window_end, note)": (
         "ROLLUP, CUBE or GROUPING SETS cannot run on statebed: a window is used in it before its aggregation",
         "GROUP BY window_start",
         "in a subquery if there is another step: GROUP BY window_start, window_end",
@@ -277,6 +279,11 @@ MISTAKES = {
         "a condition cannot run on statebed: (window_start > ",
         "window_start > TIMESTAMP",
         "HAVING window_start >= ...",
+    ),
+    f"SELECT note, min(window_start) AS n FROM {HOPS}\nGROUP BY window_start, ROLLUP(note)": (
+        "GROUP BY cannot run on statebed: min(window_start) reads a window before its aggregation",
+        "GROUP BY window_start",
+        "select the window itself",
     ),
     "SELECT *,\n\tlag(price) OVER (PARTITION BY auction ORDER BY ts) AS p /* ü */\nFROM bids": (
         "lag() is not computed over a partition",
@@ -485,7 +492,15 @@ def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> 
             "sql_window",
         ),
         ("SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), CUBE(note, auction)", "sql_window"),
+        (f"SELECT count(*) AS n FROM bids GROUP BY {HOP}, CUBE(note, auction)", "sql_window"),
+        (f"SELECT count(*) AS n FROM bids GROUP BY GROUPING SETS (({HOP}, note), ({HOP}))", "sql_window"),
+        (f"SELECT count(*) AS n FROM {HOPS} GROUP BY window_start, window_end, CUBE(note)", "sql_window"),
+        (
+            f"SELECT count(*) AS n FROM {HOPS.replace('HOP', 'CUMULATE')} GROUP BY window_start, CUBE(note)",
+            "sql_window",
+        ),
         ("SELECT count(*) AS n FROM bids GROUP BY ROLLUP(window(ts, '1 minute'), note)", "sql_aggregate"),
+        (f"SELECT count(*) AS n FROM bids GROUP BY CUBE({HOP}, note)", "sql_aggregate"),
     ],
 )
 def test_windows_in_all_grouping_sets_close(spark: Any, tmp_path: Path, query: str, operator: str) -> None:

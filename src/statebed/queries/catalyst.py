@@ -58,6 +58,11 @@ class Catalyst:
         nothing = self.seq([])
         return expressions.Alias(expression, name, number, nothing, metadata, nothing)
 
+    def null_as(self, attribute: Handle) -> Handle:
+        """Return a null of the type and under the id of an attribute."""
+        null = self._sql.catalyst.expressions.Literal.create(None, attribute.dataType())
+        return self.alias(null, attribute.name(), like=attribute)
+
     def digest(self, frame: DataFrame) -> str:
         """Return a digest of the plan of a frame, the same in every start."""
         return digest(_NUMBERS.sub("", analysed_handle(frame).toString()).encode())

@@ -53,6 +53,7 @@ def _aggregated(query: "Translation", node: PlanNode, child: Relation) -> Relati
     if len(specs) > 1:
         raise UntranslatableError("it groups by two windows", "group by one window, then aggregate its results")
     calls = _calls(results)
+    _check_inputs(child, calls)
     source = _Source.of(query, child, groups, calls)
     keys, key_columns, made_windows = source.keys(groups)
     taken = [
@@ -148,6 +149,16 @@ def _calls(results: Sequence[Expr]) -> list[tuple[str, Expr]]:
             if part.kind == "AggregateExpression" and part.key not in calls:
                 calls[part.key] = (result.name if result.value is part else "aggregate", part)
     return list(calls.values())
+
+
+def _check_inputs(child: Relation, calls: Sequence[tuple[str, Expr]]) -> None:
+    """Raise UntranslatableError for an aggregate over a window that only an operator can compute."""
+    for _, call in calls:
+        if call.references & child.virtual:
+            raise UntranslatableError(
+                f"{call.child.sql} reads a window before its aggregation",
+                "select the window itself, which is the same for all rows of a group, or aggregate by it first",
+            )
 
 
 @dataclass(frozen=True)

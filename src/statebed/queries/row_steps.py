@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from statebed.errors import StatebedError
@@ -327,86 +326,6 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
             raise
         return query.in_tail(node, child, error.why)
     return replace(child, stream=child.behind.where(text))
-
-
-def expand(query: "Translation", node: PlanNode) -> Relation:
-    """Take a sliding window from Spark's rows per window; rollup and cube stay Spark's, unless behind an operator."""
-    child = query.visit(node.child)
-    attributes = node.expressions("output")
-    first = _first_value(node)
-    spec = None if first is None else window_of(first)
-    if spec is None or not _is_time(spec, child) or query.options.mode == "complete" or _is_expanded(query):
-        if child.is_head:
-            child.check_ready("it")
-            head = query.head_of(node, [child])
-            return _with_shared_windows(head, child, node, attributes) if query.options.mode is None else head
-        return _expand_behind(child, node, attributes)
-    number = attributes[0].id
-    return replace(
-        child,
-        names={attribute.id: attribute.name for attribute in attributes},
-        pending={**child.pending, number: spec},
-        virtual=child.virtual | {number},
-    )
-
-
-def _with_shared_windows(head: Relation, child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:
-    """Return the rows of grouping sets with the windows that all of the sets have: an operator can close these, if the
-    rows still have the time.
-
-    Output modes of Spark close them by the event time of the window itself, as Spark does.
-    """
-    rows = range(node.handle.projections().size())
-    pending, parts = dict(head.pending), dict(head.pending_parts)
-    for place, attribute in enumerate(attributes):
-        values = [node.nested_expression("projections", row, place) for row in rows]
-        origins = {value.id for value in values if value is not None and value.is_attribute}
-        is_shared = len(origins) == 1 and all(value is not None and value.is_attribute for value in values)
-        for origin in origins if is_shared else ():
-            if origin in child.pending and child.pending[origin].attribute in child.ids:
-                pending[attribute.id] = child.pending[origin]
-            if origin in child.pending_parts and child.pending_parts[origin][0].attribute in child.ids:
-                parts[attribute.id] = child.pending_parts[origin]
-    return replace(head, pending=pending, pending_parts=parts)
-
-
-def _expand_behind(child: Relation, node: PlanNode, attributes: Sequence[Expr]) -> Relation:
-    """Make several rows of each result of an operator, one per grouping set."""
-    windows = child.virtual & child.ids
-    texts_of = {
-        number: child.pending[number].text(quoted(child.columns[child.pending[number].attribute])) for number in windows
-    }
-    child = replace(child, virtual=frozenset())
-    child.check_ready("it")
-    names = distinct_names([attribute.name for attribute in attributes])
-    streams = []
-    for row in range(node.handle.projections().size()):
-        values = [node.nested_expression("projections", row, place) for place in range(len(names))]
-        texts = [
-            texts_of[value.id] if value.is_attribute and value.id in texts_of else child.bound_text(value)
-            for value in values
-            if value is not None
-        ]
-        streams.append(
-            child.behind.select(*(f"{text} as {quoted(name)}" for text, name in zip(texts, names, strict=True)))
-        )
-    return Relation(
-        names={attribute.id: attribute.name for attribute in attributes},
-        label=child.label,
-        stream=streams[0].union(*streams[1:]),
-        columns={attribute.id: name for attribute, name in zip(attributes, names, strict=True)},
-    )
-
-
-def _is_expanded(query: "Translation") -> bool:
-    """Return whether the visited Expand, of a sliding window, stands below that of a rollup or cube."""
-    above = takewhile(lambda node: node.kind in {"Expand", "Filter", "Project"}, reversed(query.visited[:-1]))
-    return any(node.kind == "Expand" for node in above)
-
-
-def _first_value(node: PlanNode) -> Expr | None:
-    """Return the first value of the first row that an Expand makes of a row."""
-    return node.nested_expression("projections", 0, 0)
 
 
 def generate(query: "Translation", node: PlanNode) -> Relation:

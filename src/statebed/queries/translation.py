@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
-from statebed.queries import groups, row_numbers, row_steps, stream_joins
+from statebed.queries import grouping_sets, groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.optimised import optimised_plan, pushed_filters, untimed_deduplications
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
@@ -358,7 +358,7 @@ _STEPS: dict[str, Step] = {
     "DeduplicateWithinWatermark": groups.deduplicate_within_watermark,
     "Distinct": groups.distinct,
     "EventTimeWatermark": row_steps.watermark,
-    "Expand": row_steps.expand,
+    "Expand": grouping_sets.expand,
     "Filter": stream_joins.filter_or_join,
     "Generate": row_steps.generate,
     "Join": stream_joins.join,

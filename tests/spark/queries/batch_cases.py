@@ -222,6 +222,25 @@ WINDOW_VALUES = [
         ),
     ),
     BatchCase(
+        "sliding_window_in_all_grouping_sets",
+        lambda t: (
+            _marked(t)
+            .select(F.window("ts", "45 seconds", "20 seconds", "5 seconds").alias("w"), "ts", "k", "g", "v")
+            .groupingSets([["w", "k", "g"], ["w", "k"], ["w"]], "w", "k", "g")
+            .agg(F.sum("v"), F.grouping_id())
+        ),
+    ),
+    BatchCase(
+        "sliding_window_in_rollup_of_deduplicated_rows",
+        lambda t: (
+            _marked(t)
+            .dropDuplicates(["k", "ts"])
+            .select(F.window("ts", "45 seconds", "20 seconds").alias("w"), "ts", "k")
+            .groupingSets([["w", "k"], ["w"]], "w", "k")
+            .agg(F.count("*"), F.grouping_id())
+        ),
+    ),
+    BatchCase(
         "window_without_its_time_in_grouping_sets",
         lambda t: (
             _marked(t)
@@ -240,7 +259,7 @@ IN_SHORT = [
     if case.name
     in {
         "top_of_window_results",
-        "window_in_all_grouping_sets",
+        "sliding_window_in_all_grouping_sets",
         "window_without_its_time_in_grouping_sets",
         "top_rows_of_a_window",
         "aggregate_over_top_rows",

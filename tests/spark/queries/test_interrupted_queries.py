@@ -44,7 +44,7 @@ def interrupted(df: DataFrame, mode: str, state: Path, monkeypatch: pytest.Monke
         writer = sb.write_stream(df, parallelism=parallelism).outputMode(mode).foreachBatch(take)
         query = writer.option("checkpointLocation", str(state)).trigger(availableNow=True).start()
         try:
-            query.await_termination(120)
+            assert query.await_termination(120), "the query has not ended after two minutes"
         except (OSError, sb.StatebedError):
             continue
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.keyed import memory_runs
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.cuts import edges_of, merged_at
+from statebed.state.keyed.cuts import edges_of, merged_at, piece_end
 from statebed.state.keyed.memory_runs import LooseRuns, how_many_become_one
 from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
 
@@ -177,3 +177,23 @@ def test_deleted_rows_that_are_in_no_file_are_dropped_when_a_block_is_cut(runs: 
     some = [kept.merged([gone, stored], forget=False)] if runs == 1 else [kept, gone.merged([stored], forget=False)]
     parts = merged_at(some, edges_of(some[0].hashes, parts=3))
     assert sum(map(len, parts)) == 700
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(st.lists(st.integers(0, 60), max_size=40), min_size=1, max_size=6),
+    st.integers(0, 61),
+    st.integers(1, 50),
+)
+def test_a_piece_has_as_many_rows_as_it_may_have_counting_all_runs(
+    hashes: list[list[int]], first: int, rows: int
+) -> None:
+    runs = [np.array(sorted(run), dtype=np.uint64) for run in hashes]
+    end = piece_end(runs, first, rows=rows)
+    left = sorted(value for run in hashes for value in run if value >= first)
+    if end is None:
+        assert len(left) <= rows
+        return
+    piece = [value for value in left if value <= end]
+    assert piece
+    assert len(piece) <= rows or len(set(piece)) == 1

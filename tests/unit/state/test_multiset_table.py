@@ -159,6 +159,21 @@ def test_a_large_group_comes_in_pages_inside_the_budget(tiers: Tiers) -> None:
     assert values["count"].to_pylist() == [17, None]
 
 
+def test_a_page_is_not_larger_if_the_rows_of_a_block_are_in_many_runs(tiers: Tiers) -> None:
+    """Files and memory each have a part of the rows between any two hashes."""
+    world, ballast = World(tiers), World(tiers)
+    for start in range(0, 16_000, 2_000):
+        elements = [f"element {n:08d}" for n in range(start, start + 2_000)]
+        world.upsert(np.full(2_000, HOT), elements, np.arange(start, start + 2_000))
+        if start < 8_000:
+            ballast.upsert(np.arange(20_000) + 10 * start, ["x" * 40] * 20_000, np.ones(20_000, dtype=np.int64))
+    runs = [len(slot.block.frozen) + len(slot.block.loose_runs) for slot in world.view._blocks]
+    assert max(runs) > 3
+    pages = [page.rows for page in world.view.elements(groups_of([HOT]))]
+    assert sum(page.num_rows for page in pages) == 16_000
+    assert max(page.nbytes for page in pages) <= tiers.memory.segment_bytes
+
+
 def test_one_more_element_writes_one_row_whatever_the_group_has(tiers: Tiers) -> None:
     world = World(tiers)
     world.upsert(np.full(50_000, HOT), [str(n) for n in range(50_000)], np.ones(50_000, dtype=np.int64))

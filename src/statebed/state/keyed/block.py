@@ -19,7 +19,7 @@ from statebed.arrays.mutable import Mask, Rows
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.batch_matches import BatchMatches
-from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_between
+from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, piece_end, ranges_between
 from statebed.state.keyed.groups import Groups, GroupSpan
 from statebed.state.keyed.mapped_run import FrozenRun, batch_of, merged_parts
 from statebed.state.keyed.memory_runs import LooseRuns
@@ -249,10 +249,9 @@ class Block:
         return edges_of(run.hashes.take(run.dirty_between(0, len(run))), parts=parts)
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
-        """Return a hash such that the rows from `first` up to and including it take about `piece_bytes`."""
-        hashes = _run_of(max(self._runs(), key=len)).hashes
-        end = int(np.searchsorted(hashes, np.uint64(first))) + self.rows_in(piece_bytes)
-        return self.owned.last if end >= len(hashes) else int(hashes[end])
+        """Return a hash such that the rows of all runs from `first` up to and including it take about `piece_bytes`."""
+        end = piece_end([_run_of(run).hashes for run in self._runs()], first, rows=self.rows_in(piece_bytes))
+        return self.owned.last if end is None else end
 
     # ---- writing -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,9 @@ from statebed.arrays.mutable import cuts_at
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.keyed.sorted_run import SortedRun
 
+_SAMPLES = 8
+"""Number of hashes of each run, for each run, that are considered as the end of a piece."""
+
 
 def edges_of(hashes: Hashes, *, parts: int) -> Hashes:
     """Return the first hash of each part but the first. All rows of a hash stay in one part."""
@@ -28,6 +31,22 @@ def ranges_between(owned: pb.HashRange, edges: Hashes) -> list[pb.HashRange]:
     firsts = [owned.first, *edges.tolist()]
     lasts = [*(edges - np.uint64(1)).tolist(), owned.last]
     return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def piece_end(runs: Sequence[Hashes], first: int, *, rows: int) -> int | None:
+    """Return a hash such that the runs together have about `rows` rows, but not more, from the hash `first` up to and
+    including it; None if they have no more than that. Only the rows of one hash, which stay together, may exceed it.
+    """
+    starts = [int(np.searchsorted(hashes, np.uint64(first))) for hashes in runs]
+    if sum(len(hashes) - start for hashes, start in zip(runs, starts, strict=True)) <= rows:
+        return None
+    every = max(rows // (_SAMPLES * len(runs)), 1)
+    samples = [hashes[start : start + rows + 1 : every] for hashes, start in zip(runs, starts, strict=True)]
+    ends = np.unique(np.concatenate(samples))
+    counts = np.zeros(len(ends), dtype=np.int64)
+    for hashes, start in zip(runs, starts, strict=True):
+        counts += np.searchsorted(hashes, ends, side="right") - start
+    return int(ends[max(int(np.searchsorted(counts, rows, side="right")) - 1, 0)])
 
 
 def cut_at(run: SortedRun, edges: Hashes) -> list[SortedRun]:

@@ -13,6 +13,10 @@ from statebed.storage import MemoryStore
 from statebed.subtasks.outbox import encode_outbox
 
 EPOCH_TIME_US = 1_767_225_600_000_000
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfea\xc3")]
+)
+"""Texts that are not UTF-8, as Spark makes them of binary columns."""
 
 
 def publication(run: int, epoch: int, *tables: pa.Table) -> Publication:

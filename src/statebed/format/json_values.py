@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.arrays.columns import fixed_width_values, int64_values, one_chunk, validity
+from statebed.arrays.columns import fixed_width_values, one_chunk, validity
 from statebed.errors import UnsupportedTypeError
+from statebed.format.time_texts import iso_texts
 
 _NANOSECONDS_PER_MICROSECOND = 1_000
 _INFINITY = {True: "Infinity", False: "-Infinity"}
@@ -60,7 +61,7 @@ def json_values(array: pa.Array) -> list[Any]:  # noqa: PLR0911 - one line per t
     if pa.types.is_floating(kind):
         return [value if value is None or math.isfinite(value) else _not_finite(value) for value in _floats(array)]
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _dates_and_times(array)
+        return iso_texts(array)
     if pa.types.is_time(kind) or pa.types.is_decimal(kind):
         return list(array.cast(pa.string()).to_pylist())
     if pa.types.is_duration(kind):
@@ -119,20 +120,6 @@ def _floats(array: pa.Array) -> list[float | None]:
 
 def _not_finite(value: float) -> str:
     return "NaN" if math.isnan(value) else _INFINITY[value > 0]
-
-
-def _dates_and_times(array: pa.Array) -> list[str | None]:
-    """Return ISO 8601 text. Uses numpy, because datetime and Arrow cannot write all years that timestamps may have."""
-    kind = array.type
-    if pa.types.is_date(kind):
-        days = array.cast(pa.date32())
-        moments = fixed_width_values(days, np.int32).astype("datetime64[D]")
-        zone = ""
-    else:
-        moments = int64_values(array).view(f"datetime64[{kind.unit}]")
-        zone = "Z" if kind.tz else ""
-    texts = np.datetime_as_string(moments)
-    return [f"{text}{zone}" if valid else None for text, valid in zip(texts, validity(array), strict=True)]
 
 
 def _durations(array: pa.Array) -> list[int | float | None]:

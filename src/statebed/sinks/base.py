@@ -4,6 +4,7 @@ User-defined sinks need not derive from it; `statebed.checkpoint.Sink` lists wha
 """
 
 import abc
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statebed.checkpoint import Publication
-from statebed.errors import FencedError
+from statebed.errors import FencedError, SinkError
 from statebed.format.names import check_name
 from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
 from statebed.sinks.places import Place
@@ -110,10 +111,39 @@ class BaseSink(abc.ABC):
 def outbox_rows(publication: Publication) -> pa.Table | None:
     """Return the rows of an epoch as one table, or None if it has no output."""
     tables = [pq.read_table(pa.BufferReader(publication.read(file))) for file in publication.files]
+    for table in tables:
+        _check_texts(table, publication)
     return pa.concat_tables(tables) if tables else None
 
 
-def outbox_batches(publication: Publication, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an epoch in batches of at most `rows`, with one file in memory at a time."""
+def outbox_batches(publication: Publication, rows: int, *, any_bytes: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an epoch in batches of at most `rows`, with one file in memory at a time. With `any_bytes`,
+    text need not be UTF-8.
+    """
     for file in publication.files:
-        yield from pq.ParquetFile(pa.BufferReader(publication.read(file))).iter_batches(batch_size=rows)
+        for batch in pq.ParquetFile(pa.BufferReader(publication.read(file))).iter_batches(batch_size=rows):
+            if not any_bytes:
+                _check_texts(batch, publication)
+            yield batch
+
+
+def _check_texts(rows: pa.Table | pa.RecordBatch, publication: Publication) -> None:
+    """Raise SinkError if a text is not UTF-8. Spark keeps such bytes, for example when it casts binary to string."""
+    with contextlib.suppress(pa.ArrowInvalid):
+        rows.validate(full=True)
+        return
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise not_utf8(name, where=f"epoch {publication.epoch}") from error
+
+
+def not_utf8(column: str, *, where: str) -> SinkError:
+    """Return the error for text that a sink cannot write."""
+    return SinkError(
+        f"a row has text in the column {column} that is not UTF-8",
+        where=where,
+        fix=f"repair the text before the sink: with_columns({column}='make_valid_utf8({column})')",
+    )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from effort import diagonals
 from lake_tables import Lake
-from published import publication
+from published import NOT_UTF8, publication
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from statebed.errors import FencedError, InputError, LostWriteError, RollbackError, SinkError, UnsupportedTypeError
@@ -441,3 +441,58 @@ def test_a_row_that_delta_refuses_is_left_out_on_request(delta: Lake) -> None:
     sink.skip(refused)
     sink.publish(publication(1, 3, rows(("a", 1))))
     assert delta.rows() == [("a", 1)]
+
+
+FAR = {
+    "day": pa.array([10_000_000, -10_000_000], pa.date32()),
+    "at": pa.array([1 << 60, -(1 << 60)], pa.timestamp("us", "UTC")),
+}
+
+
+@pytest.mark.parametrize("key", [(), ("n",)])
+def test_times_beyond_the_year_9999_are_written_without_bounds_or_named(lake: Lake, key: tuple[str, ...]) -> None:
+    """Python's datetime does not have them, and neither do the bounds that the libraries write."""
+    far = pa.table({"n": [1, 2], **FAR})
+    sink = lake.sink(far.schema, key=key, changes=bool(key))
+    sink.open(1)
+    weighted = far.append_column(pa.field(WEIGHT, pa.int64(), nullable=False), pa.array([1, 1])) if key else far
+    if lake.format == "iceberg":
+        with pytest.raises(SinkError, match="the column day that is not in the years 1 to 9999"):
+            sink.publish(publication(1, 2, weighted))
+        sink.skip(publication(1, 2, weighted))
+        return
+    sink.publish(publication(1, 2, weighted))
+    stored = lake.read().sort_by("n")
+    assert stored["day"].cast(pa.int32()).to_pylist() == [10_000_000, -10_000_000]
+    assert stored["at"].cast(pa.int64()).to_pylist() == [1 << 60, -(1 << 60)]
+
+
+def test_a_far_day_that_is_a_partition_is_named(lake: Lake) -> None:
+    sink = lake.sink(pa.schema([("n", pa.int64()), ("day", pa.date32())]), partition_by=["day"])
+    sink.open(1)
+    with pytest.raises(SinkError, match="the column day that is not in the years 1 to 9999") as caught:
+        sink.publish(publication(1, 2, pa.table({"n": [1, 2], "day": FAR["day"]})))
+    assert not caught.value.is_of_target  # other rows would not fail
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_text_that_is_not_utf8_is_named(lake: Lake, partitioned: bool) -> None:
+    sink = lake.sink(COLUMNS, partition_by=["k"] if partitioned else [])
+    sink.open(1)
+    with pytest.raises(SinkError, match="the column k that is not UTF-8") as caught:
+        sink.publish(publication(1, 2, pa.table({"k": NOT_UTF8, "n": [1, 2]})))
+    assert "make_valid_utf8(k)" in caught.value.fix
+
+
+def test_a_partition_whose_folder_would_have_too_long_a_name_is_named(delta: Lake) -> None:
+    sink = delta.sink(COLUMNS, partition_by=["k"])
+    sink.open(1)
+    sink.publish(publication(1, 2, rows(("x" * 253, 1))))
+    with pytest.raises(SinkError, match="a text of 254 characters in the partition column k"):
+        sink.publish(publication(1, 3, rows(("x" * 254, 1))))
+
+
+def test_a_column_whose_name_delta_would_lose_is_refused(delta: Lake) -> None:
+    """Readers cut names at NUL, and find no values there."""
+    with pytest.raises(InputError, match=r"does not allow the column name 'a\\x00b'"):
+        delta.sink(pa.schema([("a\0b", pa.string())]))

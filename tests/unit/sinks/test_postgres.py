@@ -1,5 +1,6 @@
 """Properties of PostgreSQL: secrets, time-outs, a server that goes away, existing columns, schemas."""
 
+import random
 import threading
 import time
 from typing import Any
@@ -240,3 +241,28 @@ def test_a_key_that_its_column_would_change_is_refused(postgres: Any, kind: str,
     with pytest.raises(SinkError, match="does not keep as it is: different keys could become equal"):
         keyed.publish(publication(1, 3, pa.table({"k": [changed], "n": [7]}, schema=OUTPUT.columns)))
     assert sorted(row[0] for row in postgres.run("select n from results")) == list(range(len(kept) + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fix"),
+    [
+        (pa.string(), "a\0b", "remove the character NUL"),
+        (pa.timestamp("us", "UTC"), -(1 << 62), "filter the row"),
+        (pa.string(), "".join(random.Random(1).choices("abcdefghijklmnop", k=9_000)), "choose a shorter key"),
+    ],
+)
+def test_a_row_that_postgresql_refuses_has_a_fix_and_can_be_left_out(
+    postgres: Any, kind: pa.DataType, value: Any, fix: str
+) -> None:
+    output = Output(pa.schema([("k", kind)]))
+    database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
+    written = SqlTableSink(
+        sink_id="out", job_id="rides", database=database, table=SqlTable(TableName("results"), output, ("k",), None)
+    )
+    written.open(1)
+    refused = publication(1, 2, pa.table([pa.array([value], kind)], schema=output.columns))
+    with pytest.raises(SinkError) as caught:
+        written.publish(refused)
+    assert fix in caught.value.fix
+    assert not caught.value.is_of_target
+    written.skip(refused)

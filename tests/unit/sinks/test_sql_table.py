@@ -11,7 +11,7 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from published import publication
+from published import NOT_UTF8, publication
 
 from statebed.checkpoint import Publication
 from statebed.errors import FencedError, InputError, RollbackError, SinkError, UnsupportedTypeError
@@ -420,3 +420,60 @@ def test_an_epoch_that_is_skipped_advances_the_position_and_changes_no_row(sql: 
         sink.skip(publication(1, 3, changes(("b", 1, 1)) if output is CHANGES else rows(("b", 1))))
     assert sink.peek() == SinkPosition(run=1, epoch=3)
     assert sql.rows() == [("a", 1)]
+
+
+HIDDEN = pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (["a\0b"], {"sqlite": "NUL", "postgres": "NUL"}),
+        ([""], {"postgres": "it is empty"}),
+        (["x" * 64], {"postgres": "longer than 63 bytes"}),
+        (["é" * 32], {"postgres": "longer than 63 bytes"}),
+        (["ctid"], {"postgres": "hidden column"}),
+        (["k", "K"], {"sqlite": "'k' and 'K' are the same column"}),
+        (["ä", "Ä"], {}),
+        (["rowid", "select", "x" * 63, "\N{CYRILLIC CAPITAL LETTER KA}", "K"], {}),
+    ],
+)
+
+
+@HIDDEN
+def test_a_column_that_the_database_cannot_have_is_refused_before_the_start(
+    sql: Any, columns: list[str], problem: dict[str, str]
+) -> None:
+    output = Output(pa.schema([(name, pa.int64()) for name in columns]))
+    if sql.name in problem:
+        with pytest.raises(InputError, match=problem[sql.name]):
+            sql.sink(output)
+        return
+    sink = sql.sink(output)
+    sink.open(1)
+    sink.publish(publication(1, 2, pa.table([[1]] * len(columns), names=columns)))
+    sql.sink(output).check(last_number=2)
+    assert sql.rows() == [(1,) * len(columns)]
+
+
+def test_times_of_any_year_are_written_as_they_are(sql: Any) -> None:
+    """Arrow's text has wrong years beyond ±32767, and a message instead of a day that is far away."""
+    moments, days = [1 << 60, -62_135_596_800_000_001, None], [36_500_000, -719_163, None]
+    output = Output(pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("day", pa.date32())]))
+    sink = sql.sink(output)
+    sink.open(1)
+    sink.publish(publication(1, 2, pa.table([moments, days], schema=output.columns)))
+    if sql.name == "sqlite":
+        late, early = ("38504-08-17 21:30:06.846976Z", "101903-08-11"), ("0000-12-31 23:59:59.999999Z", "0000-12-31")
+        assert sql.run("select * from results") == [late, early, (None, None)]
+        return
+    query = "select (at at time zone 'UTC')::text, day::text from results"
+    early = ("0001-12-31 23:59:59.999999 BC", "0001-12-31 BC")
+    assert sql.run(query) == [("38504-08-17 21:30:06.846976", "101903-08-11"), early, (None, None)]
+
+
+def test_text_that_is_not_utf8_is_named(sql: Any) -> None:
+    sink = sql.sink(APPEND)
+    sink.open(1)
+    with pytest.raises(SinkError, match="the column k that is not UTF-8") as caught:
+        sink.publish(publication(1, 2, pa.table({"k": NOT_UTF8, "n": [1, 2]})))
+    assert "make_valid_utf8(k)" in caught.value.fix
+    assert not caught.value.is_of_target  # other rows would not fail
+    sink.publish(publication(1, 2, rows(("a", 1))))

@@ -190,3 +190,13 @@ def test_an_error_has_a_fix_that_fits(path: Path, attempt: Any, fix: str) -> Non
         attempt(path)
     assert fix in caught.value.fix
     assert "locked" not in caught.value.fix
+
+
+def test_a_column_of_an_existing_table_is_found_in_any_case(path: Path) -> None:
+    run(path, "create table results (K integer not null, N integer)")
+    written = sink(path, key=("k",))
+    written.check(last_number=0)
+    written.open(1)
+    written.publish(publication(1, 2, pa.table([[1], [2]], schema=NUMBERED.columns)))
+    written.publish(publication(1, 3, pa.table([[1], [3]], schema=NUMBERED.columns)))
+    assert run(path, "select K, N from results") == [(1, 3)]

@@ -82,7 +82,8 @@ class MessageEncoder:
                 while batch := list(islice(changes, BATCH_ROWS)):
                     yield batch
             return
-        for rows_batch in outbox_batches(publication, BATCH_ROWS):
+        is_raw = self._encoding is Encoding.RAW
+        for rows_batch in outbox_batches(publication, BATCH_ROWS, any_bytes=is_raw):
             if rows_batch.num_rows:
                 yield list(self._rows(pa.Table.from_batches([rows_batch])))
 
@@ -104,9 +105,9 @@ class MessageEncoder:
             yield {"key": deleted, "value": None}
         yield from self._rows(written)
 
-    def _keys(self, rows: pa.Table) -> Sequence[bytes | str | None]:
+    def _keys(self, rows: pa.Table) -> Sequence[bytes | None]:
         if self._encoding is Encoding.RAW:
-            return rows.column("key").to_pylist() if self.is_keyed else [None] * rows.num_rows
+            return _as_bytes(rows.column("key")) if self.is_keyed else [None] * rows.num_rows
         if not self.envelope.key:
             return [None] * rows.num_rows
         columns = rows.select(list(self.envelope.key))
@@ -114,9 +115,9 @@ class MessageEncoder:
             return list(self._avro_key.encode(columns))
         return [msgspec.json.encode(value) for value in json_objects(columns)]
 
-    def _values(self, rows: pa.Table) -> Sequence[bytes | str | None]:
+    def _values(self, rows: pa.Table) -> Sequence[bytes | None]:
         if self._encoding is Encoding.RAW:
-            return list(rows.column("value").to_pylist())
+            return _as_bytes(rows.column("value"))
         if self._avro is not None:
             return list(self._avro.encode(rows.select(self._output.columns.names)))
         return [msgspec.json.encode(value) for value in json_objects(rows.select(self._output.columns.names))]
@@ -154,6 +155,10 @@ class MessageEncoder:
                 where=where,
                 fix=f"write('kafka', ..., key={first!r}), with the columns that identify a row",
             )
+
+
+def _as_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+    return list(column.cast(pa.large_binary()).to_pylist())
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -20,12 +20,14 @@ from statebed.errors import InputError, MissingDependencyError, SinkError, Unsup
 from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
-from statebed.sinks.lake.lake_files import bounds_of, delta_statistics, footer
+from statebed.sinks.lake.lake_files import bounds_of, delta_statistics, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
 from statebed.sinks.places import Place, real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
-_FORBIDDEN = set(" ,;{}()\n\t=")
+_FORBIDDEN = set(" ,;{}()\n\t=\0")
+_MAX_FOLDER = 255
+"""Longest name of a folder, in bytes, that local disks can have."""
 _HARMLESS = {"appendOnly", "invariants", "timestampNtz", "v2Checkpoint"}
 """Writer features that need nothing from a writer that adds files."""
 _APPENDABLE = {"changeDataFeed", "deletionVectors"}
@@ -64,8 +66,8 @@ class DeltaLakeTable(LakeTable):
             check_type(field, self.product)
             if _FORBIDDEN & set(field.name):
                 raise InputError(
-                    f"Delta does not allow the column name {field.name!r}: it contains one of ' ,;{{}}()=', a tab or a "
-                    "line break",
+                    f"Delta does not allow the column name {field.name!r}: it contains one of ' ,;{{}}()=', a tab, a "
+                    "line break or NUL",
                     fix="rename the column with select(...)",
                 )
         for name in self.layout.partition_by:
@@ -210,7 +212,8 @@ class DeltaLakeTable(LakeTable):
         numbers = grouping.group_of_rows()
         parts = []
         for number, first in enumerate(grouping.first_rows):
-            values = rows.select(names).slice(int(first), 1).to_pylist()[0]
+            row = rows.select(names).slice(int(first), 1)
+            values = partition_values(row, names=names, where=self.where)
             self._check_partition(values)
             part = rows.take(from_numpy((numbers == number).nonzero()[0], pa.int64()))
             parts.append((values, part.drop_columns(names)))
@@ -218,6 +221,14 @@ class DeltaLakeTable(LakeTable):
 
     def _check_partition(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
+            folder = _folder({name: value}).removesuffix("/")
+            if len(folder) > _MAX_FOLDER:
+                raise SinkError(
+                    f"a row has a text of {len(str(value))} characters in the partition column {name}, whose folder "
+                    f"would have a name of {len(folder)} bytes",
+                    where=self.where,
+                    fix="partition by a shorter text: with_columns(x='substr(y, 1, 20)')",
+                )
             if value == "":
                 raise SinkError(
                     f"a row has an empty text in the partition column {name}, which Delta reads as null",

@@ -21,6 +21,7 @@ from statebed.errors import InputError, LostWriteError, MissingDependencyError, 
 from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
+from statebed.sinks.lake.lake_files import check_values, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
 from statebed.sinks.places import Holding, Place, real_place
 from statebed.storage import different_piece
@@ -330,13 +331,14 @@ class IcebergLakeTable(LakeTable):
         parts = []
         for number, first in enumerate(grouping.first_rows):
             part = rows.take(from_numpy((numbers == number).nonzero()[0], pa.int64()))
-            parts.append((values.slice(int(first), 1).to_pylist()[0], part))
+            parts.append((partition_values(values.slice(int(first), 1), names=texts, where=self.where), part))
         return sorted(parts, key=lambda part: repr(part[0]))
 
     def write(self, version: TableVersion, name: str, data: bytes, partition: Mapping[str, Any]) -> LakeFile:  # noqa: ARG002 - statistics tell the partition
         from pyiceberg.io.pyarrow import parquet_file_to_data_file  # noqa: PLC0415 - an extra
 
         table = version.handle.table
+        check_values(footer(data), where=self.where)
         path = table.location_provider().new_data_location(name)
         with self._errors():
             with table.io.new_output(path).create(overwrite=True) as stream:

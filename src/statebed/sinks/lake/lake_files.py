@@ -2,10 +2,14 @@
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from statebed.errors import SinkError
+from statebed.sinks.base import not_utf8
 
 MAX_TEXT = 64
 """Longest text that becomes a bound; a longer one leaves its column without bounds."""
@@ -32,6 +36,41 @@ def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
             continue
         by_column[field.name] = (min(low for low, _ in known), max(high for _, high in known))
     return by_column
+
+
+def check_values(metadata: pq.FileMetaData, *, where: str) -> None:
+    """Raise SinkError for times and texts that Python does not have, for formats whose library reads the bounds."""
+    for index, field in _leaves(metadata, metadata.schema.to_arrow_schema()):
+        try:
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(index).statistics
+                _ = statistics is not None and statistics.has_min_max and (statistics.min, statistics.max)
+        except OverflowError as error:
+            raise far_year(field.name, where=where) from error
+        except UnicodeDecodeError as error:
+            raise not_utf8(field.name, where=where) from error
+
+
+def far_year(column: str, *, where: str) -> SinkError:
+    """Return the error for a date or time that a format cannot have there."""
+    return SinkError(
+        f"a row has a date or time in the column {column} that is not in the years 1 to 9999",
+        where=where,
+        fix=f"filter such rows before the sink: where('year({column}) between 1 and 9999')",
+    )
+
+
+def partition_values(values: pa.Table, *, names: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the only row of a table; raise SinkError for values that Python does not have, by the names of the columns
+    that they come from.
+    """
+    row = {}
+    for column, name in zip(values.schema.names, names, strict=True):
+        try:
+            row[column] = values[column][0].as_py()
+        except OverflowError as error:
+            raise far_year(name, where=where) from error
+    return row
 
 
 def null_counts(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -88,13 +127,20 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 
 def _statistics(metadata: pq.FileMetaData, group: int, index: int) -> tuple[Any, Any, bool] | None:
-    """Return smallest and largest value of a column chunk, both None if it has only nulls; None if unknown."""
+    """Return smallest and largest value of a column chunk, both None if it has only nulls; None if unknown, or if
+    Python's datetime does not have the year.
+    """
     chunk = metadata.row_group(group).column(index)
     statistics = chunk.statistics
     if statistics is None:
         return None
     if statistics.has_min_max:
-        return statistics.min, statistics.max, True
+        try:
+            return statistics.min, statistics.max, True
+        except OverflowError:
+            return None
+        except UnicodeDecodeError as error:
+            raise not_utf8(chunk.path_in_schema, where="the bounds of a file") from error
     return (None, None, False) if statistics.has_null_count and statistics.null_count == chunk.num_values else None
 
 

@@ -1,8 +1,8 @@
 """Interface of SQL databases that hold result tables: one transaction writes rows and epoch.
 
 A database provides transactions; a transaction runs statements and loads Arrow rows. Names of tables and columns are
-always quoted, so any name is valid. Types are mapped both ways: a type for each column of a new table, and a refusal
-for an existing column that cannot hold the values.
+always quoted, so almost any name is valid. Types are mapped both ways: a type for each column of a new table, and a
+refusal for an existing column that cannot hold the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,6 +90,9 @@ class Database(Protocol):
 
     def folded(self, name: str) -> str:
         """Return the normal form of a name: the database treats names with the same one as equal, even if quoted."""
+
+    def name_problem(self, name: str) -> str | None:
+        """Return why no column can have the name, or None if one can."""
 
     def same_table(self, column: str, parameter: int) -> str:
         """Return a condition that is true if the name in the column equals the folded one for the database."""

@@ -25,6 +25,7 @@ from statebed.errors import (
     UnsupportedTypeError,
 )
 from statebed.format.json_values import json_texts
+from statebed.format.time_texts import in_four_digits, sql_texts
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed
 
 if TYPE_CHECKING:
@@ -33,12 +34,21 @@ if TYPE_CHECKING:
 _SECRETS = ("password", "sslpassword")
 _CONNECT_SECONDS = 30
 _NAME_BYTES = 63
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _INDEX_COMMENT = "statebed: key of the table"
 _LOCK_NUMBER = int.from_bytes(b"statebed", "big")
 _NULLS_NOT_DISTINCT_SINCE = 150_000
 _TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb"})
 _OF_TARGET = ("25", "28", "40", "42", "53", "55", "57", "58")
 """Classes of SQLSTATE that do not depend on the rows: permissions, missing tables, full disks, locks, shutdowns."""
+_FIXES = {
+    "22021": "remove the character NUL before the sink, for example with_columns(x=\"replace(x, chr(0), '')\"): "
+    "PostgreSQL's text cannot have it",
+    "22008": "filter the row before the sink: PostgreSQL has times from 4713 BC to the year 294276, dates to 5874897",
+    "54000": "choose a shorter key, for example sha2(x, 256): an entry of PostgreSQL's index has at most 2,704 bytes",
+    "54011": "select fewer columns: a table of PostgreSQL has at most 1,600",
+}
+"""Fix of an error, by its SQLSTATE."""
 _ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("bool", "boolean", frozenset({"bool"})),
     ("int8", "smallint", frozenset({"int2", "int4", "int8", "numeric"})),
@@ -60,6 +70,7 @@ _ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
 """Arrow type, type of a new column, and types of existing columns that can hold every value."""
 _KEPT = {"bpchar": "(^|[^ ])$", "uuid": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}
 """Patterns of texts that are stored as they are: char(n) ignores spaces at the end, uuid has several spellings."""
+_EARLY_YEAR = re.compile(r"0000|-\d+")
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
@@ -103,6 +114,13 @@ class Postgres:
         """Truncate the name to 63 bytes at a character boundary, as PostgreSQL does."""
         return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
+    def name_problem(self, name: str) -> str | None:
+        if not name or "\0" in name:
+            return "it contains the character NUL" if name else "it is empty"
+        if len(name.encode()) > _NAME_BYTES:
+            return f"it is longer than {_NAME_BYTES} bytes, and would be cut to {self.folded(name)}"
+        return "each table has a hidden column of that name" if name in _SYSTEM_COLUMNS else None
+
     def same_table(self, column: str, parameter: int) -> str:
         wanted = f"{self.parameter(parameter)}::text"
         longer = f"octet_length(left({column}, char_length({wanted}) + 1)) > {_NAME_BYTES}"
@@ -134,9 +152,8 @@ class Postgres:
                     where=self.place,
                     fix="check that the server runs, and host, user and password; then start the job again",
                 ) from error
-            problem = SinkError(
-                f"PostgreSQL reported an error: {text}", where=self.place, fix="see PostgreSQL's message"
-            )
+            fix = _FIXES.get(error.sqlstate or "", "see PostgreSQL's message")
+            problem = SinkError(f"PostgreSQL reported an error: {text}", where=self.place, fix=fix)
             problem.is_of_target = (error.sqlstate or "").startswith(_OF_TARGET)
             raise problem from error
 
@@ -295,6 +312,22 @@ def _text(array: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind):
         micros = array.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
         return pc.binary_join_element_wise(micros, pa.scalar("microseconds"), " ")
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _times(array)
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return array.cast(pa.string())
     return array
+
+
+def _times(array: pa.Array) -> pa.Array:
+    """Return dates or timestamps as text."""
+    texts = sql_texts(array)
+    if in_four_digits(array):
+        return texts
+    return pa.array([_with_era(text) for text in texts.to_pylist()], pa.string())
+
+
+def _with_era(text: str | None) -> str | None:
+    """Return a date or timestamp with the year as PostgreSQL reads it: there is no year 0, but a year 1 BC."""
+    year = _EARLY_YEAR.match(text or "")
+    return f"{1 - int(year[0]):04}{text[year.end() :]} BC" if text and year else text

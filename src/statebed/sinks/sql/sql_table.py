@@ -91,6 +91,7 @@ class SqlTableSink(BaseSink):
                 f"the table name {table.name} starts with {_RESERVED}, which is reserved for statebed",
                 fix="choose another table name",
             )
+        self._check_names()
         for field in table.fields:
             database.type_of(field)  # raises if there is no type
 
@@ -111,6 +112,29 @@ class SqlTableSink(BaseSink):
     @property
     def _where(self) -> str:
         return f"{self._database.product} table {self._table.name} in {self._database.place}"
+
+    def _check_names(self) -> None:
+        """Raise InputError for columns that the database cannot have, or not beside each other."""
+        database, by_folded = self._database, dict[str, str]()
+        if "\0" in str(self._table.name) or not self._table.name.table:
+            raise InputError(
+                f"{self._table.name.table!r} cannot be the name of a table", fix="choose another table name"
+            )
+        for name in self._table.columns:
+            problem = database.name_problem(name)
+            if problem is not None:
+                raise InputError(
+                    f"{database.product} cannot have a column {name!r}: {problem}",
+                    where=self._where,
+                    fix="rename the column with select(...) before it is written",
+                )
+            other = by_folded.setdefault(database.folded(name), name)
+            if other != name:
+                raise InputError(
+                    f"the columns {other!r} and {name!r} are the same column for {database.product}",
+                    where=self._where,
+                    fix="rename one of them with select(...) before they are written",
+                )
 
     # ---- before a run opens ----------------------------------------------------------------------------------
 
@@ -358,11 +382,15 @@ class SqlTableSink(BaseSink):
         return True
 
     def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
-        """Return the columns of the table, or None if it is missing; raise InputError if it cannot hold the rows."""
-        columns = transaction.columns(self._table.name)
-        if columns is None:
+        """Return the columns of the table by the names that the rows have, or None if the table is missing; raise
+        InputError if it cannot hold the rows.
+        """
+        existing = transaction.columns(self._table.name)
+        if existing is None:
             return None
         fields = {field.name: field for field in self._table.fields}
+        written_as = {self._database.folded(name): name for name in fields}
+        columns = {written_as.get(self._database.folded(name), name): column for name, column in existing.items()}
         problems = [f"it has no column {name}" for name in fields if name not in columns]
         problems += [
             f"its column {name} may not be null, has no default, and is not written"

@@ -23,6 +23,7 @@ import pyarrow as pa
 from statebed.arrays.columns import one_chunk
 from statebed.errors import SinkError, UnsupportedTypeError
 from statebed.format.json_values import json_texts
+from statebed.format.time_texts import sql_texts
 from statebed.sinks.places import real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
 
@@ -55,6 +56,9 @@ class SQLite:
     def folded(self, name: str) -> str:
         """Lower the case of ASCII letters, which SQLite ignores in names; it does not ignore that of other letters."""
         return "".join(letter.lower() if letter.isascii() else letter for letter in name)
+
+    def name_problem(self, name: str) -> str | None:
+        return "it contains the character NUL" if "\0" in name else None
 
     def same_table(self, column: str, parameter: int) -> str:
         return f"{column} = {self.parameter(parameter)} collate nocase"
@@ -209,6 +213,7 @@ _TEXT_FIXES = (
     ("reserved for internal use", "choose a table name that does not start with sqlite_"),
     ("is a view", "choose the name of a table, or a new name, and let statebed create the table"),
     ("no such collation", "write to a table whose columns have no COLLATE of a program's own"),
+    ("too many columns", "select fewer columns: SQLite has tables of at most 2000, unless it was built for more"),
     ("already", "choose another table name: SQLite has one set of names for tables, views and indexes"),
 )
 """Fix of an error without a code of its own, by a part of its text."""
@@ -234,6 +239,8 @@ def _values(array: pa.Array) -> list[Any]:
         array = json_texts(array)
     elif pa.types.is_duration(kind):
         array = array.cast(pa.duration("us")).cast(pa.int64())
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        array = sql_texts(array)
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         array = array.cast(pa.string())
     values: list[Any] = array.to_pylist()

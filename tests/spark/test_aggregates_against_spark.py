@@ -138,8 +138,9 @@ def test_windows_without_a_key_are_of_all_rows(spark: SparkSession, tmp_path: Pa
     sink = MemorySink("kept")
     job = sb.Job("all", state=tmp_path / "state", parallelism=2, spark=spark)
     grouped = job.source(stream, watermark=("ts", "0 seconds")).group_by(sb.cumulative("1 minute", "20 seconds"))
-    grouped.agg(rows=sb.count(), total=sb.sum("n")).write(sink)
+    grouped.agg(rows=sb.count(), total=sb.sum("n"), seconds=sb.collect_set("n")).write(sink)
     explained = job.explain()
+    assert "each value of seconds contains all values of its group" in explained
     assert "cumulative window of 1 minute in steps of 20 seconds" in explained
     assert "by no key" in explained
     assert job.start(available_now=True).await_termination(120)

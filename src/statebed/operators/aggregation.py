@@ -9,6 +9,14 @@ from typing import Self
 
 import pyarrow as pa
 
+from statebed.aggregates.accumulators import (
+    Accumulator,
+    AllValues,
+    CollectedList,
+    CollectedSet,
+    Joined,
+    Multiset,
+)
 from statebed.aggregates.aggregate import BoundAggregate
 from statebed.aggregates.partials import Partials
 from statebed.aggregates.preaggregation import preaggregated_input
@@ -27,6 +35,12 @@ WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 FOREVER = dt.timedelta(days=36_500_000)
 """Retention of tables whose rows are deleted by their operator alone."""
+
+
+def _collects_all(accumulator: Accumulator) -> bool:
+    if isinstance(accumulator, Multiset) and not isinstance(accumulator.finishing, AllValues | CollectedSet):
+        return False
+    return isinstance(accumulator, Multiset | CollectedList | Joined) and accumulator.limit is None
 
 
 class Emit(enum.Enum):
@@ -97,6 +111,11 @@ class Aggregation:
         """Input without the columns that aggregates read: the columns of late rows."""
         shown = [*self.keys, *(column for column in self.late_columns if column.name not in self.key_names)]
         return Input("input", pa.schema(shown), tuple(self.key_names), self.changes)
+
+    @property
+    def whole_results(self) -> list[str]:
+        """Names of the results that contain all values of a group, however many they are."""
+        return [aggregate.name for aggregate in self.aggregates if _collects_all(aggregate.accumulator)]
 
     def without_late_columns(self) -> Self:
         """Return a copy whose late rows are only counted, for jobs that do not read them: their columns need not be

@@ -9,7 +9,10 @@ from statebed import testing
 from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream
+from statebed.flow.graph import OperatorNode
 from statebed.operators import sliding, tumbling
+from statebed.operators.aggregation import Aggregation
+from statebed.operators.window_definition import session
 
 COLUMNS = pa.schema([("driver", pa.string()), ("fare", pa.float64()), ("ts", pa.timestamp("us", "UTC"))])
 NOON = "2026-01-01T12:00:00Z"
@@ -178,3 +181,25 @@ def test_rows_and_names_that_a_flow_does_not_have_are_refused() -> None:
             t.feed("rides", [{"far": 1}])
         with pytest.raises(InputError, match="no part 'x'"):
             t.output("x")
+
+
+@pytest.mark.parametrize("window", [None, tumbling("1 minute"), session("1 minute")])
+def test_results_that_contain_all_values_of_a_group_are_known_unless_they_have_a_limit(window: Any) -> None:
+    flow = Flow("rides")
+    rows = flow.source("rows", "k bigint, v bigint, s string, ts timestamp", watermark=("ts", "0 s"))
+    grouped = rows.key_by("k", name="grouped") if window is None else rows.group_by("k", window, name="grouped")
+    grouped.agg(
+        items=f.collect_list("v"),
+        some=f.collect_list("v", limit=3),
+        members=f.collect_set("v"),
+        few=f.collect_set("v", limit=3),
+        words=f.string_agg("s", ","),
+        middle=f.median("v"),
+        often=f.mode("v"),
+        different=f.count_distinct("v"),
+        total=f.sum("v"),
+    )
+    operators = [node.operator for node in flow.graph.nodes if isinstance(node, OperatorNode)]
+    assert [operator.whole_results for operator in operators if isinstance(operator, Aggregation)] == [
+        ["items", "members", "words"]
+    ]

@@ -117,7 +117,8 @@ def collect_list(
     """Collect all non-null values into a list, by event time and then by value; empty if there are none.
 
     With `limit`, only the first values in this order are collected, or with `keep="last"` the last ones, and the state
-    holds no others. The input must not be a changelog then.
+    holds no others. The input must not be a changelog then. Without `limit`, all values are one row of the result,
+    whose time and memory grow with them.
 
     >>> from datetime import datetime as at
     >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
@@ -158,7 +159,8 @@ def collect_set(
     """Collect the distinct values into a sorted list; empty if there are none.
 
     With `limit`, only the smallest values are collected, or with `keep="last"` the largest ones, and the state holds no
-    others. The input must not be a changelog then.
+    others. The input must not be a changelog then. Without `limit`, all values are one row of the result, whose time
+    and memory grow with them.
 
     >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], xs=sb.collect_set("x"))
     {'xs': [1, 3]}
@@ -196,7 +198,8 @@ def string_agg(
     """Join all non-null texts, by event time and then by value, with `delimiter` between them; null if there are none.
 
     With `limit`, only the first texts in this order are joined, or with `keep="last"` the last ones, and the state
-    holds no others. The input must not be a changelog then.
+    holds no others. The input must not be a changelog then. Without `limit`, all values are one row of the result,
+    whose time and memory grow with them.
 
     >>> from datetime import datetime as at
     >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]

@@ -11,6 +11,7 @@ from statebed.flow.steps import shown_step
 from statebed.format.ranges import owned_range
 from statebed.format.stream_schema import Changes
 from statebed.operators import MAIN, Operator
+from statebed.operators.aggregation import Aggregation
 from statebed.operators.joins import IntervalJoin
 from statebed.present.graph_drawing import Arrow, BoxKind, DrawnBox, drawn
 from statebed.present.units import binary_size
@@ -108,6 +109,9 @@ def _operator(plan: JobPlan, place: OperatorPlace) -> Iterator[str]:
     output = operator.outputs[MAIN]
     changelog = ", as a changelog" if output.changes is Changes.CHANGELOG else ""
     yield _line("", f"gives {', '.join(output.columns.names)}{changelog}")
+    if isinstance(operator, Aggregation) and operator.whole_results:
+        names = ", ".join(operator.whole_results)
+        yield _line("", f"each value of {names} contains all values of its group, however many: limit= bounds it")
     if plan.graph.is_timed(Edge(plan.graph.names[operator.operator_id].node)):
         time = event_time_text(plan.graph, Edge(plan.graph.names[operator.operator_id].node))
         yield _line("", f"event time of results: {time}")

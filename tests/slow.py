@@ -17,7 +17,8 @@ SECONDS = 0.5
 """A test is slow if all its variants together take longer."""
 IN_QUICK = frozenset(
     {
-        "test_p1_p2_p3_p5_hold_after_a_crash_at_every_operation",  # its own marks leave one sixth of the operations
+        "test_p1_p2_p3_p5_hold_after_a_crash_before_every_operation",  # its marks leave one sixth of the operations
+        "test_p1_p2_p3_p5_hold_after_a_crash_after_every_operation",
         "test_p9_after_every_history_the_rows_are_there_or_the_start_is_refused",
     }
 )

@@ -58,6 +58,11 @@ class TransactionalSink:
         self.position: SinkPosition | None = None
         self.rows: list[tuple[int, bytes]] = []
 
+    def copied(self) -> "TransactionalSink":
+        sink = TransactionalSink(self.sink_id)
+        sink.position, sink.rows = self.position, list(self.rows)
+        return sink
+
     def open(self, run: int) -> SinkPosition | None:
         before = self.position
         if before is not None and run < before.run:
@@ -91,6 +96,20 @@ class World:
     attempted: dict[int, list[Content]] = field(default_factory=dict)
     acknowledged: dict[int, Content] = field(default_factory=dict)
     sinks: dict[str, TransactionalSink] = field(default_factory=lambda: {s: TransactionalSink(s) for s in SINKS})
+
+    def copied(self) -> "World":
+        """Return a copy, in which a process that is alive here is dead."""
+        disk = MemoryStore(self.disk.url)
+        for info in self.disk.list(""):
+            disk.put(info.path, self.disk.get(info.path))
+        return World(
+            disk,
+            self.seconds,
+            self.ids,
+            {epoch: list(contents) for epoch, contents in self.attempted.items()},
+            dict(self.acknowledged),
+            {name: sink.copied() for name, sink in self.sinks.items()},
+        )
 
     def now_us(self) -> int:
         self.seconds += 1

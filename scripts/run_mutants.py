@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -45,7 +46,12 @@ LOADED = (
     "pyarrow.parquet",
     "numba",
     "obstore",
-    "google.protobuf",
+    "google.protobuf.json_format",
+    "google_crc32c",
+    "msgspec",
+    # The fixtures that all tests share need these.
+    "confluent_kafka",
+    "psycopg",
 )
 PATCHED = re.compile(r"^\+\+\+ b/(\S+)", re.MULTILINE)
 HEADER = re.compile(r"^(Failure|Here|Test|Error): (.+)$", re.MULTILINE)
@@ -188,6 +194,8 @@ def load() -> None:
     """Import what tests import, so that forked processes have it."""
     for module in LOADED:
         importlib.import_module(module)
+    for plugin in entry_points(group="pytest11"):
+        plugin.load()
     gc.collect()
     gc.freeze()  # a forked process would otherwise copy every page of the modules in its first collection
 

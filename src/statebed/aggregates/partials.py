@@ -23,6 +23,8 @@ ROWS = "_rows"
 MOST_BYTES = 16 << 20
 PIECE_BYTES = 8 << 20
 """Rows of more than `MOST_BYTES` are processed in pieces of `PIECE_BYTES`."""
+LISTS_BYTES = 1 << 20
+"""Partials that list values are merged in pieces of this size: sorting the values takes several times their size."""
 
 
 def input_column(position: int, part: int = 0) -> str:
@@ -68,11 +70,17 @@ class Partials:
 
     def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Fold groups of rows to partials."""
-        return _in_pieces(self._fold, rows, grouping)
+        return _in_pieces(self._fold, rows, grouping, most=MOST_BYTES, piece=PIECE_BYTES)
 
     def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Merge groups of partials."""
-        return _in_pieces(self._merge, rows, grouping)
+        most, piece = (LISTS_BYTES, LISTS_BYTES) if self._lists else (MOST_BYTES, PIECE_BYTES)
+        return _in_pieces(self._merge, rows, grouping, most=most, piece=piece)
+
+    @cached_property
+    def _lists(self) -> bool:
+        """Whether partials list values."""
+        return any(pa.types.is_list(field.type) for field in self.fields)
 
     def _fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         weights = weights_of(rows) if self.changes is Changes.CHANGELOG else None
@@ -120,16 +128,16 @@ class Partials:
 
 
 def _in_pieces(
-    work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping
+    work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping, *, most: int, piece: int
 ) -> list[pa.Array]:
-    """Return what `work` returns for all rows; process large inputs some groups at a time, because each row is copied
-    often.
+    """Return what `work` returns for all rows; process more than `most` bytes some groups at a time, because each row
+    is copied often.
     """
     nbytes = rows.nbytes
-    if nbytes <= MOST_BYTES:
+    if nbytes <= most:
         return work(rows, grouping)
-    count = max(1, rows.num_rows * PIECE_BYTES // nbytes)
-    pieces = [work(rows.take(from_numpy(piece, pa.int64())), groups) for piece, groups in grouping.pieces(count)]
+    count = max(1, rows.num_rows * piece // nbytes)
+    pieces = [work(rows.take(from_numpy(at, pa.int64())), groups) for at, groups in grouping.pieces(count)]
     return [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
 
 

@@ -195,7 +195,7 @@ class WindowAggregate(WindowedAggregation):
     def _with_large(self, rows: pa.Table, large: LargeGroups, elements: Elements) -> pa.Table:
         """Return the results of windows, of which some may be large, from stored partials by window."""
         grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
-        groups = self._groups(taken(rows, grouping.first_rows))
+        groups = taken(self._groups(rows), grouping.first_rows)
         stored, places = large.stored_in(elements(LARGE, groups.select(large.groups.names[:-1])), groups)
         if not len(places):
             return self._results(rows)
@@ -221,6 +221,7 @@ class WindowAggregate(WindowedAggregation):
                 short.append(filtered(rows, ~is_long))
                 if is_long.any():
                     long_rows.add(filtered(rows, is_long))
+                del rows  # before the next ones are read
             if long_rows.fits:
                 return self._results(self._by_window(pa.concat_tables([*short, *long_rows.parts()]), **span))
             by_window = self._by_window(pa.concat_tables(short), **span)
@@ -242,7 +243,7 @@ class WindowAggregate(WindowedAggregation):
         if not plain.num_rows:
             return self._results(by_window)
         grouping = self.partials.grouping(plain, int64_values(plain[WINDOW_END]))
-        groups = self._groups(taken(plain, grouping.first_rows))
+        groups = taken(self._groups(plain), grouping.first_rows)
         places = listed.groups.places(self._groups(by_window), groups)
         short = filtered(by_window, places >= 0)
 
@@ -301,6 +302,7 @@ class WindowAggregate(WindowedAggregation):
             panes.append(filtered(rows, ~is_long))
             if is_long.any():
                 long_rows.add(filtered(rows, is_long))
+            del rows  # before the next ones are read
         short = sum(part.num_rows for part in panes)
         if self.large is None or long_rows.fits:
             panes += long_rows.parts()
@@ -375,7 +377,7 @@ class WindowAggregate(WindowedAggregation):
         """
         rows, is_added = touched.rows, touched.is_added
         grouping = self.partials.grouping(rows, int64_values(rows[WINDOW_END]))
-        groups = self._groups(taken(rows, grouping.first_rows))
+        groups = taken(self._groups(rows), grouping.first_rows)
         _, was_large = large.stored(tables, groups)
         becomes = large.are_many(grouping.add(large.entry_counts(rows)))
         for listed in self._long_rows(touched):
@@ -507,12 +509,15 @@ class WindowAggregate(WindowedAggregation):
         panes = grouping.groups
         if self._listed is not None:
             grouping = self._listed.cut(grouping, rows)
-        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64()))
+        # Without the partials, which may be long lists.
+        partials = {field.name for field in self.partials.fields}
+        others = [name for name in rows.schema.names if name not in partials]
+        firsts = rows.select(others).take(from_numpy(grouping.first_rows, pa.int64()))
         sequences = np.maximum.reduceat(uint64_values(rows[SEQUENCE])[grouping.order], grouping.starts)
         columns = self.partials.merge(rows, grouping)
         merged = {field.name: column for field, column in zip(self.partials.fields, columns, strict=True)}
         merged[SEQUENCE] = from_numpy(sequences, pa.uint64())
-        columns = [merged.get(name, firsts[name]) for name in rows.schema.names]
+        columns = [merged[name] if name in merged else firsts[name] for name in rows.schema.names]
         combined = pa.Table.from_arrays(columns, schema=rows.schema)
         if grouping.groups == panes:
             return combined
@@ -525,7 +530,7 @@ class WindowAggregate(WindowedAggregation):
         grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
         if grouping.groups == rows.num_rows:
             return rows
-        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64())).select([KEY_HASH, *self.key_names, TIME])
+        firsts = rows.select([KEY_HASH, *self.key_names, TIME]).take(from_numpy(grouping.first_rows, pa.int64()))
         return pa.Table.from_arrays([*firsts.columns, *self.partials.merge(rows, grouping)], schema=rows.schema)
 
     def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:

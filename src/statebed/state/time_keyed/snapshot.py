@@ -8,6 +8,7 @@ read to the end, on any thread. Scans, checkpoints and compactions all read thro
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -180,7 +181,7 @@ class Snapshot:
         if start >= wanted.end_us and not wanted.endless:
             return
         groups = segment.row_groups(self._selection(replace(wanted, start_us=start), file.owned))
-        yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
+        yield from self._visible(map(partial(self.adapt, file), groups), file, wanted)
 
     def _selection(self, wanted: WantedRows, owned: pb.HashRange | None = None) -> Selection:
         # Row groups are selected by bin, and a bin may begin before the first selected time.
@@ -198,6 +199,7 @@ class Snapshot:
                 visible &= wanted.keys.contains(rows)
             if visible.any():
                 yield filtered(rows, visible)
+            del rows  # before the next ones are read
 
     def _bin(self, time_us: int) -> int:
         return max(time_us // self.bin_us * self.bin_us, BEGINNING)

@@ -409,6 +409,7 @@ class TimeKeyedView:
         for piece in rows:
             if piece.num_rows:
                 yield self._shown(piece, hashed=hashed)
+            del piece  # before the next one is read, so that only one is in memory
 
     def _shown(self, rows: pa.Table, *, hashed: bool) -> pa.Table:
         shown = pa.Table.from_arrays([rows[name] for name in self.row_schema.names], schema=self.row_schema)

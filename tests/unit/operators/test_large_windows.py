@@ -13,6 +13,8 @@ from effort import diagonals, every_third
 import statebed as sb
 from statebed import testing
 from statebed.aggregates import functions as f
+from statebed.aggregates import partials as aggregate_partials
+from statebed.aggregates.accumulators import multisets
 from statebed.aggregates.partials import Partials
 from statebed.arrays.columns import one_chunk
 from statebed.arrays.key_hash import normalise_key
@@ -236,6 +238,7 @@ def test_p6_results_of_windows_that_close_are_those_of_lists_in_memory(
     monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 1)
     monkeypatch.setattr(large_groups, "MERGED_ENTRIES", 2)
     monkeypatch.setattr(TimeKeyedView, "part_bytes", 1)
+    monkeypatch.setattr(aggregate_partials, "LISTS_BYTES", 1)
     assert played(flow, 5, parallelism=2) == in_memory
 
 
@@ -318,6 +321,25 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
             assert (row["values"], row["middle"], row["often"]) == (epochs * count + 1, epochs * count / 2 - 1, -1)
             assert row["all"] == sum(range(epochs * count)) - 1
             assert max(merged) < 4 * 17 * count, "the values of one epoch, in a list for each function"
+
+
+def test_p4_compaction_sorts_a_part_of_the_values_of_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting takes several times the memory of the values."""
+    flow = flow_of(WINDOWS["tumbling"], {"values": f.count_distinct("v")}, keys=("k",), changelog=False)
+    sorted_at_once: list[int] = []
+    combined = multisets.combined_sets
+
+    def counted(owners: Any, *columns: Any, **options: Any) -> Any:
+        sorted_at_once.append(len(owners))
+        return combined(owners, *columns, **options)
+
+    monkeypatch.setattr(multisets, "combined_sets", counted)
+    with testing.run(flow, memory=64 << 20) as run:
+        run.watermark(0)
+        for first in range(0, 120_000, 10_000):
+            run.feed("rows", many(range(first, first + 10_000), times=SPAN))
+        run.compact()
+    assert max(sorted_at_once) <= 70_000, "an eighth of a row group, of which all were 120,000"
 
 
 def test_p4_compaction_keeps_the_lists_of_a_window_short() -> None:

@@ -1,6 +1,7 @@
 """Time-keyed tables inside the memory budget: spilled rows, streaming checkpoints, scans that nothing disturbs."""
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError, SpillError
 from statebed.format.schema import TIMESTAMP
 from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
 from statebed.state.time_keyed.files import file_bytes
@@ -59,6 +61,31 @@ def fares(*tables: pa.Table) -> list[int]:
 def tiers(tmp_path: Path) -> Iterator[Tiers]:
     with opened_tiers(tmp_path, budget=BUDGET, cache_bytes=100_000) as opened:
         yield opened
+
+
+def test_p4_a_scan_has_let_go_of_a_piece_before_it_reads_the_next_one(
+    tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = view_on(MemoryStore(), tiers=tiers)
+    for start in range(0, 80_000, 2_000):
+        view.append(many(2_000, start=start))
+    held: list[weakref.ref[pa.Table]] = []
+
+    def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for rows in row_groups(*arguments, **options):
+            assert not any(ref() is not None for ref in held)
+            held.append(weakref.ref(rows))
+            yield rows
+            del rows
+
+    row_groups = Segment.row_groups
+    monkeypatch.setattr(Segment, "row_groups", counted)
+    total = 0
+    for piece in view.scan():
+        total += piece.num_rows
+        del piece
+    assert total == 80_000
+    assert len(held) > 3
 
 
 def test_p4_ten_times_the_budget_is_appended_scanned_and_checkpointed_inside_it(tiers: Tiers) -> None:

@@ -17,6 +17,8 @@ OLDEST = 17
 INSTALL = "install Java 17 (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 _VERSION = re.compile(r'version "(\d+)')
 _TIMEOUT_SECONDS = 20
+_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables with options for every Java. One that Java refuses must not look like a missing Java."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,15 @@ def _candidates(system: Path) -> list[Path]:
 def _inspect(binary: Path) -> Java | None:
     if not os.access(binary, os.X_OK):
         return None
+    environment = {name: value for name, value in os.environ.items() if name not in _OPTIONS}
     try:
         done = subprocess.run(  # noqa: S603 - the program is the one that Spark would run
-            [binary, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            [binary, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

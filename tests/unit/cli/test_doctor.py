@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,17 @@ from statebed.cli.doctor import local_folder
 from statebed.errors import JavaMissingError
 from statebed.java import find_java, use_java
 
+WITH_JAVA = Path(__file__).parents[3] / "scripts" / "with-java"
+
 
 def fake_java(home: Path, version: str) -> Path:
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
-    binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    # As a real one, it does not start with options that it does not know.
+    binary.write_text(
+        '#!/bin/sh\n[ -z "$JAVA_TOOL_OPTIONS" ] || { echo Unrecognized VM option >&2; exit 1; }\n'
+        f"echo 'openjdk version \"{version}\" 2024-01-01' >&2\n"
+    )
     binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
     return home
 
@@ -91,6 +98,32 @@ def test_an_old_java_is_stepped_over(no_java: Path, tmp_path: Path, monkeypatch:
     found = find_java(no_java)
     assert found is not None
     assert found.major == 25
+
+
+def test_options_that_java_refuses_do_not_make_it_missing(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:NoSuchOption")
+    fake_java(no_java / "a-21", "21.0.1")
+    assert find_java(no_java) is not None
+    # The script would install a Java, or replace the present one with a newer.
+    called = tmp_path / "called"
+    installer = tmp_path / "bin" / "apt-get"
+    installer.parent.mkdir()
+    installer.write_text(f"#!/bin/sh\ntouch {called}\nexit 1\n")
+    installer.chmod(0o755)
+    environment = {"JAVA_TOOL_OPTIONS": "-XX:NoSuchOption", "PATH": f"{installer.parent}:/usr/bin:/bin"}
+    environment["JAVA_HOME"] = str(no_java / "a-21")
+    done = subprocess.run(
+        [WITH_JAVA, "sh", "-c", "echo $JAVA_HOME"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == environment["JAVA_HOME"], done.stderr
+    assert not called.exists()
 
 
 def test_without_java_one_line_says_how_to_get_it(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:

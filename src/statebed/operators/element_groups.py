@@ -44,14 +44,17 @@ class ElementGroups:
         if self.within is None:
             for page in view.elements(taken(groups, at)):
                 yield at[page.groups], page.rows
+                del page  # before the next one is built, so that only one is in memory
             return
         for place in at.tolist():
             group = taken(groups, np.array([place], dtype=np.int64))
             for page in view.elements(group.select(self.names[:-1])):
                 is_of_group = pc.equal(one_chunk(page.rows[self.within.name]), group[self.within.name][0])
                 rows = filtered(page.rows, boolean_values(is_of_group))
+                del page
                 if rows.num_rows:
                     yield np.full(rows.num_rows, place, dtype=np.int64), rows
+                del rows  # before the next page is built
 
     def delete(self, view: KeyedView, groups: pa.Table, at: Integers) -> None:
         """Delete all rows of the groups at some positions."""

@@ -1,6 +1,7 @@
 """Windows with many values: their values are rows of the state, and results are as with lists."""
 
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows import large_groups
 from statebed.operators.windows.large_groups import LargeGroups
 from statebed.state import KeyedView, TimeKeyedView
+from statebed.state.keyed import view as keyed_view
 from statebed.storage import get_storage_provider
 
 COLUMNS = "k bigint, n bigint, v bigint, x double, t string, ts timestamp"
@@ -321,6 +323,26 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
             assert (row["values"], row["middle"], row["often"]) == (epochs * count + 1, epochs * count / 2 - 1, -1)
             assert row["all"] == sum(range(epochs * count)) - 1
             assert max(merged) < 4 * 17 * count, "the values of one epoch, in a list for each function"
+
+
+def test_p4_a_page_of_values_is_let_go_before_the_next_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = flow_of(WINDOWS["tumbling"], {"middle": f.median("v")}, keys=("k",), changelog=False, emit="early")
+    pages: list[weakref.ref[Any]] = []
+    build = keyed_view.element_page
+
+    def built(*arguments: Any) -> Any:
+        assert not any(page() is not None for page in pages)
+        page = build(*arguments)
+        pages.append(weakref.ref(page))
+        return page
+
+    monkeypatch.setattr(keyed_view, "element_page", built)
+    with testing.run(flow, memory=1 << 20) as run:
+        run.watermark(0)
+        for first in range(0, 40_000, 10_000):
+            run.feed("rows", many(range(first, first + 10_000), times=SPAN))
+        assert run.output("result")[-1]["middle"] == (40_000 - 1) / 2
+    assert len(pages) > 20
 
 
 def test_p4_compaction_sorts_a_part_of_the_values_of_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

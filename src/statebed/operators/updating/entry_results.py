@@ -69,6 +69,10 @@ class Entries:
         """Return the entries whose flag is set."""
         return self if flags.all() else self.at(np.flatnonzero(flags))
 
+    def present(self) -> "Entries":
+        """Return the entries with a positive count."""
+        return self.where(self.counts > 0)
+
     def at(self, rows: Integers) -> "Entries":
         """Return the entries at these positions."""
         at = from_numpy(rows, pa.int64())
@@ -566,6 +570,7 @@ def _keys_within(pages: Iterator[Entries], first: int, last: int) -> Iterator[tu
         inside = (keys >= np.uint64(first)) & (keys <= np.uint64(last))
         if inside.any():
             yield keys[inside], page.counts[inside]
+        del page, keys  # before the next page is built
 
 
 def _codes(values: pa.Array) -> Codes:

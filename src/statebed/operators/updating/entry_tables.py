@@ -183,7 +183,7 @@ class EntryTable:
         changed = ChangedEntries(keys.num_rows, Entries(entries.owners, entries.columns, new), old)
 
         def pages(groups: Integers) -> Iterator[Entries]:
-            return (page.where(page.counts > 0) for page in self._stored(view, keys, groups))
+            return map(Entries.present, self._stored(view, keys, groups))
 
         return self._results.updated(changed, before, EntryReads(pages, windows, view.reservation))
 
@@ -241,7 +241,7 @@ class EntryTable:
         return self._collected((self._matched(piece, keys) for piece in rows), keys.num_rows)
 
     def _collected(self, pages: Iterable[Entries], groups: int) -> pa.Array:
-        held = _all((page.where(page.counts > 0) for page in pages), self.accumulator)
+        held = _all(map(Entries.present, pages), self.accumulator)
         return self.accumulator.result(sorted_sets(held.owners, held.columns, held.counts, groups=groups))
 
     def _matched(self, rows: pa.Table, keys: pa.Table) -> Entries:
@@ -261,7 +261,10 @@ class EntryTable:
         names = [element.name for element in self._elements]
         for owners, rows in self.groups.pages(view, keys, groups):
             columns = tuple(one_chunk(rows[name]) for name in names)
-            yield Entries(owners, columns, int64_values(rows[COUNT]))
+            counts = int64_values(rows[COUNT])
+            del rows
+            yield Entries(owners, columns, counts)
+            del owners, columns, counts  # before the next page is built
 
     def _add(self, view: KeyedView, elements: pa.Table, counts: Integers) -> tuple[Integers, Integers]:
         """Add to the counts of entries; return those before and after."""

@@ -121,6 +121,9 @@ class ElementPage:
     rows: pa.Table
     """Rows with the columns of `KeyedTable.element_schema`: elements, `_time` if rows expire, values."""
 
+    def __len__(self) -> int:
+        return len(self.groups)
+
 
 def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatches]) -> ElementPage:
     """Build a page of the rows found, ordered by group and hash. The order depends on the rows alone."""

@@ -195,7 +195,7 @@ class KeyedView:
         """
         groups = self._groups(keys)
         pages = self._by_page(groups, lambda _, pieces: element_page(self.table, groups.keys, pieces))
-        return _counted(page for page in pages if len(page.groups))
+        return _counted(filter(len, pages))
 
     def count_elements(self, keys: Batch, limits: Rows) -> Rows:
         """Return the number of rows of each group of a multiset table. `keys` has each group once.
@@ -597,6 +597,7 @@ class KeyedView:
                     result = function(slot.block, slot.block.elements(groups, span, self._expired_until()))
                     self._blocks.settle([slot])
             yield result
+            del result  # before the next page is built, so that only one is in memory
             last, end = int(span.lasts[-1]), at + len(span)
             if last < int(groups.lasts[end - 1]) and not (enough is not None and enough(end - 1)):
                 at, first = end - 1, last + 1
@@ -795,5 +796,7 @@ def _latest(times: Times | None, alive: Sequence[BatchMatches]) -> Times | None:
 def _counted(pages: Iterator[ElementPage]) -> Iterator[ElementPage]:
     """Count pages as copied bytes: their columns are so small that the C library would keep their memory."""
     for page in pages:
+        nbytes = page.rows.nbytes
         yield page
-        count_processed(page.rows.nbytes)
+        del page  # before the next one is built
+        count_processed(nbytes)

@@ -1,11 +1,12 @@
 """Places of sinks, normalised, so that two sinks in the same place are detected before anything is written."""
 
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from statebed.errors import InputError
+from statebed.errors import InputError, SinkError
 from statebed.storage.paths import file_url_path, local_path
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
@@ -67,7 +68,34 @@ def real_place(path: str) -> str:
     in_url = file_url_path(path)
     if in_url is not None:
         path = in_url
-    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
+    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+
+
+def check_local_path(path: str, refused: str, *, library: str) -> None:
+    """Raise InputError if a local path has one of some characters, or one that cannot be printed: a library that treats
+    paths as URLs would write to another folder.
+    """
+    real = real_place(path)
+    wrong = next((letter for letter in real if letter in refused or not letter.isprintable()), None)
+    if wrong is not None and "://" not in real:
+        raise InputError(
+            f"the path {real!r} contains {wrong!r}, with which {library} would use another folder",
+            fix="rename the folder, or choose another path",
+        )
+
+
+def is_there(file: Path, *, where: str) -> bool:
+    """Return whether a file exists; raise SinkError if this user cannot tell, or nothing can have that name."""
+    try:
+        return file.exists()
+    except OSError as error:
+        problem = SinkError(
+            f"the file cannot be looked for: {error.strerror}",
+            where=where,
+            fix="choose another path, or let this user read the folder that it is in",
+        )
+        problem.is_of_target = True
+        raise problem from error
 
 
 def needed_local_path(path: str, *, where: str, fix: str) -> str:

@@ -25,7 +25,7 @@ from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows import large_groups
 from statebed.operators.windows.large_groups import LargeGroups
 from statebed.state import KeyedView, TimeKeyedView
-from statebed.state.keyed import view as keyed_view
+from statebed.state.keyed.groups import element_page
 from statebed.storage import get_storage_provider
 
 COLUMNS = "k bigint, n bigint, v bigint, x double, t string, ts timestamp"
@@ -328,15 +328,14 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
 def test_p4_a_page_of_values_is_let_go_before_the_next_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = flow_of(WINDOWS["tumbling"], {"middle": f.median("v")}, keys=("k",), changelog=False, emit="early")
     pages: list[weakref.ref[Any]] = []
-    build = keyed_view.element_page
 
     def built(*arguments: Any) -> Any:
         assert not any(page() is not None for page in pages)
-        page = build(*arguments)
+        page = element_page(*arguments)
         pages.append(weakref.ref(page))
         return page
 
-    monkeypatch.setattr(keyed_view, "element_page", built)
+    monkeypatch.setattr("statebed.state.keyed.view.element_page", built)
     with testing.run(flow, memory=1 << 20) as run:
         run.watermark(0)
         for first in range(0, 40_000, 10_000):

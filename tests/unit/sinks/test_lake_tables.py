@@ -496,3 +496,28 @@ def test_a_column_whose_name_delta_would_lose_is_refused(delta: Lake) -> None:
     """Readers cut names at NUL, and find no values there."""
     with pytest.raises(InputError, match=r"does not allow the column name 'a\\x00b'"):
         delta.sink(pa.schema([("a\0b", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("a%41", "delta iceberg"), ("a?b", "iceberg"), ("a#b", "iceberg"), ("a\\b", "delta"), ("a\nb", "delta iceberg")],
+)
+def test_a_folder_that_a_library_takes_for_another_one_is_refused(tmp_path: Path, name: str, refused: str) -> None:
+    """Tables were written to `aA`, `a` and `ab`, and the file of a catalog was overwritten by a table."""
+    for product in ("delta", "iceberg"):
+        lake = Lake(product, tmp_path / product / name / "table")
+        if product in refused.split():
+            with pytest.raises(InputError, match="would use another folder"):
+                lake.sink(COLUMNS)
+            continue
+        sink = lake.sink(COLUMNS)
+        sink.open(1)
+        sink.publish(publication(1, 2, rows(("a", 1))))
+        assert lake.rows() == [("a", 1)]
+        assert [path.name for path in (tmp_path / product).iterdir()] == [name]
+
+
+def test_a_catalog_below_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(SinkError, match="File exists"):
+        Lake("iceberg", tmp_path / "loop").sink(COLUMNS).open(1)

@@ -200,3 +200,14 @@ def test_a_column_of_an_existing_table_is_found_in_any_case(path: Path) -> None:
     written.publish(publication(1, 2, pa.table([[1], [2]], schema=NUMBERED.columns)))
     written.publish(publication(1, 3, pa.table([[1], [3]], schema=NUMBERED.columns)))
     assert run(path, "select K, N from results") == [(1, 3)]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop/results.db"])
+def test_a_file_that_cannot_be_looked_for_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    written = sink(tmp_path / name)
+    assert name in written.target
+    with pytest.raises(SinkError) as caught:
+        written.probe() if "loop" in name else written.check(last_number=0)
+    assert caught.value.is_of_target
+    assert "path" in caught.value.fix

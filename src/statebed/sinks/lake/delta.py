@@ -22,7 +22,7 @@ from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_files import bounds_of, delta_statistics, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
-from statebed.sinks.places import Place, real_place
+from statebed.sinks.places import Place, check_local_path, real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
 _FORBIDDEN = set(" ,;{}()\n\t=\0")
@@ -46,6 +46,7 @@ class DeltaLakeTable(LakeTable):
     def __init__(self, path: str, *, layout: TableLayout, storage_options: Mapping[str, str] | None = None) -> None:
         self.layout = layout
         self._library = _library()
+        check_local_path(path, "%\\", library="delta-rs")
         self._store = get_storage_provider(path, storage_options)
         self._options = dict(storage_options or {}) or None
 

@@ -23,7 +23,7 @@ from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_files import check_values, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
-from statebed.sinks.places import Holding, Place, real_place
+from statebed.sinks.places import Holding, Place, check_local_path, is_there, real_place
 from statebed.storage import different_piece
 
 _PARTITION = re.compile(r"(year|month|day|hour)\((.+)\)")
@@ -71,7 +71,8 @@ class IcebergCatalog:
 
 def folder_catalog(path: str) -> IcebergCatalog:
     """Return a catalog in a local folder: a SQLite file beside the tables."""
-    folder = Path(path).resolve()
+    check_local_path(path, "?#%", library="pyiceberg")
+    folder = Path(real_place(path))
     return IcebergCatalog(
         properties={"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder}"}
     )
@@ -161,7 +162,7 @@ class IcebergLakeTable(LakeTable):
     @property
     def _is_absent(self) -> bool:
         """Whether the folder of the catalog does not exist, so that nothing must be created to find that out."""
-        return self._own_folder is not None and not Path(self._own_folder, "catalog.db").exists()
+        return self._own_folder is not None and not is_there(Path(self._own_folder, "catalog.db"), where=self.where)
 
     def check_types(self, columns: pa.Schema) -> None:
         for column in columns:

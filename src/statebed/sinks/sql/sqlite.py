@@ -24,7 +24,7 @@ from statebed.arrays.columns import one_chunk
 from statebed.errors import SinkError, UnsupportedTypeError
 from statebed.format.json_values import json_texts
 from statebed.format.time_texts import sql_texts
-from statebed.sinks.places import real_place
+from statebed.sinks.places import is_there, real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
 
 _OF_ROWS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
@@ -65,7 +65,7 @@ class SQLite:
 
     @property
     def exists(self) -> bool:
-        return self._path.exists()
+        return is_there(self._path, where=self.place)
 
     def parameter(self, number: int) -> str:
         return f"?{number}"

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from statebed.errors import UnsupportedTypeError
+from statebed.errors import InputError, UnsupportedTypeError
 
 _NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.date32())
 _TEXTS = {pa.large_string(): pa.string(), pa.string_view(): pa.string()}
@@ -31,6 +31,18 @@ def check_type(field: pa.Field, product: str) -> None:
             f"{product} has no type for the column {field.name} {field.type}",
             fix="cast the column before it is written: select('cast(x as ...) as x')",
         )
+
+
+def check_names(columns: pa.Schema, product: str) -> None:
+    """Raise InputError for columns whose names differ only in case: readers, and libraries, take them for one."""
+    by_lower: dict[str, str] = {}
+    for name in columns.names:
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            raise InputError(
+                f"the columns {other!r} and {name!r} are the same column for readers of {product} tables",
+                fix="rename one of them with select(...) before they are written",
+            )
 
 
 def _is_storable(kind: pa.DataType) -> bool:

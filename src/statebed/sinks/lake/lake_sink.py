@@ -22,6 +22,7 @@ from statebed.logs import id_logger
 from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink
+from statebed.sinks.lake.arrow_kinds import check_names
 from statebed.sinks.lake.file_packer import FilePacker
 from statebed.sinks.lake.keyed_rewrite import KeyedRewrite
 from statebed.sinks.lake.lake_table import LakeFile, LakeTable, Mark, TableVersion
@@ -78,6 +79,7 @@ class LakeSink(BaseSink):
         self._compact = compact
         self._published = 0
         self.place = table.place
+        check_names(rows.columns, table.product)
         table.check_types(rows.columns)
 
     @property

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from conformance.answers import COLUMNS, assert_late, assert_same, select, windows
 from conformance.streams import SHORT_AND_LONG, Script, for_each, play, source
-from conformance.test_operators_windows import OURS, THEIRS, WINDOWS, newest_end
+from conformance.test_operators_windows import WINDOWS, newest_end, some_aggregates
 
 from statebed.aggregates import functions as f
 from statebed.flow import Flow, window_calls
@@ -25,15 +25,12 @@ NUMBERINGS = ["row_number", "rank", "dense_rank"]
 @SHORT_AND_LONG
 @pytest.mark.parametrize("keys", [("k", "d"), ()], ids=["keyed", "global"])
 def test_p6_running_aggregates_equal_duckdb_over_all_rows(keys: tuple[str, ...], effort: int) -> None:
-    flow = Flow("conformance")
-    timed = source(flow).where("ts is not null")
-    timed.key_by(*keys, name="out").agg(**OURS)
-    shown = "".join(f"{key}, " for key in keys)
-    query = (
-        f"select {shown} {THEIRS} from fed where ts is not null group by {', '.join(keys) or '()'} having count(*) > 0"
-    )
-
     def check(script: Script) -> None:
+        ours, theirs = some_aggregates(script)
+        flow = Flow("conformance")
+        source(flow).where("ts is not null").key_by(*keys, name="out").agg(**ours)
+        shown, grouped = "".join(f"{key}, " for key in keys), ", ".join(keys) or "()"
+        query = f"select {shown} {theirs} from fed where ts is not null group by {grouped} having count(*) > 0"
         with play(flow, script) as played:
             assert_same(played.run.table("out"), select(query, fed=played.rows()))
             assert_late(played, "out", "false", given="ts is not null")

@@ -16,7 +16,7 @@ from statebed.checkpoint import ParquetBackend
 from statebed.flow import Flow
 from statebed.storage import MemoryStore
 
-WINDOWS_PER_EPOCH, EPOCHS, ROWS_PER_WINDOW = 40, 25, 5
+WINDOWS_PER_EPOCH, EPOCHS, ROWS_PER_WINDOW = 64, 16, 5
 SPAN_US = 10 * WINDOWS_PER_EPOCH
 OPEN_US = 2 * SPAN_US + 80
 """Time span that is not final: the watermark of an epoch comes from the rows before it; operators add less than 80 us.
@@ -30,7 +30,7 @@ def flow_of(step: Callable[..., Any]) -> Flow:
 
 
 def rows_of(epoch: int) -> pa.Table:
-    """Rows of forty windows of 10 us, each with keys of its own."""
+    """Rows of many windows of 10 us, each with keys of its own."""
     count = WINDOWS_PER_EPOCH * ROWS_PER_WINDOW
     times = epoch * SPAN_US + np.arange(count) * 10 // ROWS_PER_WINDOW
     numbers = pa.array(np.arange(count) % 7)

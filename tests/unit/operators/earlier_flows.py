@@ -23,7 +23,7 @@ from statebed.storage import MemoryStore
 
 STATES = Path(__file__).parent / "earlier_states"
 FIRST_EPOCHS = 3
-EPOCHS = 6
+EPOCHS = 5
 PARALLELISM = 2
 _TAGS = ("a", "b", None, "c")
 Rows = list[dict[str, Any]]

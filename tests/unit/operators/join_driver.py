@@ -113,6 +113,12 @@ class Driver:
         self, *inputs: Sequence[dict[str, Any]] | pa.Table, watermark: int | None = None, time: int | None = None
     ) -> list[dict[str, Any]]:
         """One epoch, committed; gives the rows of the main output, their times in microseconds."""
+        return self.rows(MAIN, self.step(*inputs, watermark=watermark, time=time))
+
+    def step(
+        self, *inputs: Sequence[dict[str, Any]] | pa.Table, watermark: int | None = None, time: int | None = None
+    ) -> list[StepResult]:
+        """One epoch, committed; gives the results of its subtasks."""
         late, self.time = self.watermark, self.time + 1 if time is None else time
         self.watermark = watermark if late is None else max(late, watermark if watermark is not None else late)
         clock = Clock(late_us=late, watermark_us=self.watermark, epoch_time_us=self.time)
@@ -136,7 +142,7 @@ class Driver:
         waiting = [one.checkpoint(epoch, watermark=self.watermark, time=self.time) for one in self._managers]
         done = [one.result(timeout=30) for one in waiting]
         self._run.commit(EpochDraft(operators=[operator_entry(done)], epoch_time_us=self.time))
-        return self.rows(MAIN, results)
+        return results
 
     def rows(self, name: str, results: Sequence[StepResult] | None = None) -> list[dict[str, Any]]:
         """Rows of an output, of these results or of all epochs."""

@@ -130,14 +130,15 @@ def test_p6_output_and_state_have_the_same_bytes_in_any_order_of_arrival(keep: K
 def test_a_memory_budget_smaller_than_the_state_changes_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     epochs = [
-        ([((float(chance.randrange(30_000)), "x" * 20), chance.randrange(9), chance.randrange(9)) for _ in range(4000)],
+        ([((float(chance.randrange(9_000)), "x" * 20), chance.randrange(9), chance.randrange(9)) for _ in range(1500)],
          0, None)
         for _ in range(6)
     ]  # fmt: skip
     operator = Deduplicate("large", CLICKS, keep=Keep.LAST)
-    tiers = Tiers(MemoryController(1 << 19), folder=tmp_path)
+    tiers = Tiers(MemoryController(3 << 16), folder=tmp_path)
     try:
         small = run(operator, epochs, tiers=tiers)
+        assert tiers.memory.snapshot().events["spilled_bytes"]
     finally:
         tiers.close()
     assert [one[:2] for one in small] == [one[:2] for one in run(operator, epochs)]
@@ -146,7 +147,7 @@ def test_a_memory_budget_smaller_than_the_state_changes_nothing(tmp_path: Path) 
 def test_keys_that_are_forgotten_leave_the_state() -> None:
     operator = Deduplicate("first", CLICKS, ttl=time_to_live("10 us"))
     with Epochs(operator) as stream:
-        for start in range(0, 1000, 10):
+        for start in range(0, 300, 10):
             rows = [{"k": float(start + one), "name": "a", "n": 1} for one in range(10)]
             stream.feed(rows_of(CLICKS, rows, [start + one for one in range(10)]), watermark_us=start + 5)
             assert stream.state_rows(SEEN) <= 25

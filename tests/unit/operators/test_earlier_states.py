@@ -39,7 +39,7 @@ def started_today(name: str) -> tuple[Counted, object]:
 @pytest.mark.parametrize(
     ("name", "parallelism"),
     [
-        *((name, 3) for name in FLOWS if "_time" in name),
+        *diagonals([name for name in FLOWS if "_time" in name], [1, 3]),
         *diagonals([name for name in FLOWS if "_time" not in name], [1, PARALLELISM, 3]),
     ],
 )

@@ -21,7 +21,7 @@ from statebed.state.memory.controller import MemoryController
 from statebed.storage import MemoryStore
 
 CONFIG = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.int64())]))
-KEYS = 40_000
+KEYS = 10_000
 FOOTERS = 1.5
 """Factor for footers of small files, which are read separately from the rows."""
 ENCODED_ANEW = 1.05
@@ -55,7 +55,8 @@ class World:
         self.store = CountingStore()
         self.epoch = 0
         self.view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=self.store, tiers=tiers)
-        self.rows: dict[int, int] = {}
+        self.rows = np.zeros(KEYS, dtype=np.int64)
+        """The total of each key."""
         self.run_epoch(np.arange(KEYS))
         self.compact()
 
@@ -66,7 +67,7 @@ class World:
         columns = {"id": from_numpy(ids, pa.int64()), "total": from_numpy(totals, pa.int64())}
         if len(ids):
             self.view.upsert(pa.table(columns).select(["id"]), pa.table(columns).select(["total"]))
-        self.rows |= dict(zip(ids.tolist(), totals.tolist(), strict=True))
+        self.rows[ids] = totals
         self.store.read = {}
         written = 0
         for upload in self.view.checkpoint(lambda digest: names.data_file(self.epoch, "op", "t", 0, digest)).uploads:
@@ -95,8 +96,9 @@ class World:
         restored = KeyedView(
             CONFIG, owned=WHOLE_SPACE, store=self.store, tiers=self.tiers, parts=[self.view.metadata()], owner="other"
         )
-        found = {row["id"]: row["total"] for part in restored.scan() for row in part.to_pylist()}
-        assert found == self.rows
+        found = pa.concat_tables(restored.scan()).sort_by("id")
+        assert np.array_equal(found["id"].to_numpy(), np.arange(KEYS))
+        assert np.array_equal(found["total"].to_numpy(), self.rows)
         restored.give_up()
 
 

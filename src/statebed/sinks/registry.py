@@ -4,6 +4,7 @@ Each kind has a guarantee, a way to write a changelog, and options. An unknown o
 known ones.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -237,6 +238,12 @@ def _sql_table(wanted: SinkRequest, database: Database, name: TableName) -> Base
 def _kafka(wanted: SinkRequest) -> BaseSink:
     example = "write('kafka', servers='broker:9092', topic='minutes')"
     servers, topic = wanted.needed("servers", example), wanted.needed("topic", example)
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise InputError(
+            f"`topic` must have 1 to 249 letters without accents, digits, '.', '_' and '-', got {topic!r}",
+            where=wanted.where,
+            fix=example,
+        )
     values = [encoding.value for encoding in Encoding]
     value = wanted.option("value", str, Encoding.JSON.value)
     if value not in values:
@@ -286,6 +293,7 @@ def _memory(wanted: SinkRequest) -> BaseSink:
     return MemorySink(wanted.sink_id, shape=wanted.shape(), show=wanted.show)
 
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SHAPED = frozenset({"form", "epoch_column"})
 _LAKE = _SHAPED | {"partition_by", "sort_by", "compact"}
 _ONCE, _AGAIN = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE

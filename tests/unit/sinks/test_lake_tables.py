@@ -525,6 +525,6 @@ def test_a_catalog_below_a_link_to_itself_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["K", "\N{KELVIN SIGN}"])
 def test_columns_whose_names_differ_only_in_case_are_refused(lake: Lake, name: str) -> None:
-    """In an Iceberg table, both had the values of the first one."""
+    """Both columns of an Iceberg table had the values of the first one."""
     with pytest.raises(InputError, match="are the same column for readers"):
         lake.sink(pa.schema([("k", pa.int64()), (name, pa.int64())]))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +182,16 @@ def by_statebed(
     return {batch: rows for batch, rows in found.items() if rows}
 
 
-def changes_by_statebed(df: DataFrame, *, state: Path, parallelism: int = 2) -> Counter[tuple[Any, ...]]:
+def changes_by_statebed(
+    queries: Mapping[str, DataFrame], *, state: Path, parallelism: int = 2
+) -> dict[str, Counter[tuple[Any, ...]]]:
     """Return the rows that remain of the results without an output mode: insertions minus retractions of all epochs.
 
-    Rows with the key of closing rows are left out.
+    All queries are one job. Rows with the key of closing rows are left out.
     """
-    remaining: Counter[tuple[Any, ...]] = Counter()
+    found: dict[str, Counter[tuple[Any, ...]]] = {name: Counter() for name in queries}
 
-    def take(rows: DataFrame, _: int) -> None:
+    def take(remaining: Counter[tuple[Any, ...]], rows: DataFrame, _: int) -> None:
         is_changelog = "_weight" in rows.columns
         for row in rows.collect():
             values = row.asDict()
@@ -196,11 +199,14 @@ def changes_by_statebed(df: DataFrame, *, state: Path, parallelism: int = 2) -> 
             if "closing" not in values.values():
                 remaining[_plain(tuple(values.values()))] += weight
 
-    job = sb.Job("changes", state=state, spark=df.sparkSession, parallelism=parallelism)
-    job.from_dataframe(df).write(take, name="changes")
-    assert job.start(available_now=True).await_termination(120)
-    assert min(remaining.values(), default=0) >= 0, "a row was retracted that was not there"
-    return +remaining
+    session = next(iter(queries.values())).sparkSession
+    job = sb.Job("changes", state=state, spark=session, parallelism=parallelism)
+    for name, df in queries.items():
+        job.from_dataframe(df).write(partial(take, found[name]), name=name)
+    assert job.start(available_now=True).await_termination(250)
+    for name, remaining in found.items():
+        assert min(remaining.values(), default=0) >= 0, f"{name}: a row was retracted that was not there"
+    return {name: +remaining for name, remaining in found.items()}
 
 
 def difference(theirs: Mapping[int, list[Any]], ours: Mapping[int, list[Any]]) -> str:

@@ -144,6 +144,7 @@ def test_mistakes_are_said_with_what_to_write(spark: SparkSession, tmp_path: Pat
     ):
         with pytest.raises(InputError, match=words):  # as Spark's own process for it does, which takes seconds to start
             StateSource({"path": world.url, "table": "drivers", **options})
-    with pytest.raises(PySparkException, match='the option "changes" is for streams'):
-        spark.read.format("statebed").options(table="drivers", changes="true").load(world.url).collect()
+    source = StateSource({"path": world.url, "table": "drivers", "changes": "true"})
+    with pytest.raises(InputError, match='the option "changes" is for streams'):
+        source.reader(source.schema())
     world.end()

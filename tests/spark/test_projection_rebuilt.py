@@ -5,6 +5,7 @@ import shutil
 from typing import Any
 
 import pytest
+from spark.queries.harness import configured
 
 import statebed as sb
 from statebed.checkpoint import Origin, RollbackPolicy, Run, RunOptions
@@ -66,15 +67,14 @@ def test_p5_only_the_folders_of_this_run_and_the_one_before_are_left(rides: Any)
 
 
 def test_p2_many_batches_with_a_compacted_source_log_restart_from_the_record_alone(rides: Any) -> None:
-    rides.add_files(13, rows=20)
-    rides.run()
-    logs = [log.name for log in rides.record().source_position.source_logs]
-    assert logs[0] == "sources/0/10"
-    assert "sources/0/9.compact" in logs
-    assert not any(name in logs for name in ("sources/0/0", "sources/0/8"))
-    rides.forget_spark()
-    rides.add_files(2, rows=20)
-    query = rides.run()
+    with configured(rides.spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
+        rides.add_files(5, rows=20)
+        rides.run()
+        logs = [log.name for log in rides.record().source_position.source_logs]
+        assert sorted(logs) == ["sources/0/2.compact", "sources/0/3", "sources/0/4"]
+        rides.forget_spark()
+        rides.add_files(2, rows=20)
+        query = rides.run()
     assert sum(progress.rows_in for progress in query.recent_progress) == 40
     assert rides.results() == rides.expected()
 

@@ -197,3 +197,14 @@ def test_a_piece_has_as_many_rows_as_it_may_have_counting_all_runs(
     piece = [value for value in left if value <= end]
     assert piece
     assert len(piece) <= rows or len(set(piece)) == 1
+
+
+def test_p4_runs_that_are_merged_are_counted_so_that_their_memory_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs that a large one replaces leave holes of its size."""
+    counted: list[int] = []
+    monkeypatch.setattr(memory_runs, "count_processed", counted.append)
+    loose = LooseRuns(WHOLE_SPACE, run_of(np.arange(1_000), many_collide=False))
+    for first in range(1_000, 20_000, 1_000):
+        loose.add(run_of(np.arange(first, first + 1_000), many_collide=False), forget=False)
+    assert loose.as_one(forget=False).held_bytes == counted[-1]
+    assert counted == sorted(counted)

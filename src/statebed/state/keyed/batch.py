@@ -251,7 +251,9 @@ def _take(columns: Sequence[pa.Array], rows: Rows) -> tuple[pa.Array, ...]:
 
 def take_rows(table: pa.Table, rows: Rows) -> pa.Table:
     """Return the given rows of the table, in the order of `rows`."""
-    return pa.Table.from_arrays(_take([one_chunk(column) for column in table.columns], rows), schema=table.schema)
+    # A column in several chunks is copied before it is taken, so one after the other.
+    columns = [taken(one_chunk(column), rows) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def ascending_rows(table: pa.Table, rows: Rows) -> pa.Table:

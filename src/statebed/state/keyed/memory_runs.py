@@ -18,6 +18,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.sorted_run import SortedRun
+from statebed.state.memory.pages import count_processed
 
 _ALIKE = 4
 """Number of small runs of about the same size that are merged into one."""
@@ -129,6 +130,7 @@ class LooseRuns:
         run.index.succeeds(self.runs[0].index)
         self.runs = (run,)
         self._hints, self._lookups = None, 0
+        count_processed(run.held_bytes)
 
     def _have_small(self, small: Sequence[SortedRun]) -> None:
         """Replace the small runs, of which only the last differs from before."""

@@ -17,6 +17,7 @@ from bench import (
     operators,
     prefetch,
     process,
+    queries,
     result_files,
     scale,
     spark,
@@ -37,6 +38,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
     "prefetch": (prefetch.run, "an epoch that closes windows in the store or on disk, with and without prefetching"),
     "process": (process.run, "a process over whole batches against the same one written for one key at a time"),
+    "queries": (
+        queries.run,
+        "queries of Spark and SQL text: planning, and speed against the same jobs in our API",
+    ),
     "scale": (scale.run, "1,000 subtasks and 10 TB on S3: requests, bytes, dollars, times, and where it breaks"),
     "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),
     "subtask": (subtask.run, "an epoch of one subtask, restored anew each time, by how much state there is"),

@@ -13,17 +13,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.clientserver import ClientServerConnection
 from pyspark.sql import DataFrame, SparkSession
 
 import statebed as sb
+from bench.jvm_calls import calls_counted
 from bench.report import Figure, Report, is_chosen, smaller
 from bench.spark.cases import Side
 from bench.spark.child import session_of
@@ -69,7 +67,7 @@ def _measure(report: Report, rows: int, batches: int, folder: Path) -> None:
     try:
         for turn in range(_TURNS):
             _write(folder / "in", rows, batches, first=turn * batches)
-            with _calls_counted() as count:
+            with calls_counted() as count:
                 took[OURS] += _ours(session, folder, batches)[_UNCOUNTED:]
             calls.append(len(count) / batches)
             for name in (NOWHERE, NOWHERE_PLAIN, PARQUET):
@@ -130,20 +128,3 @@ def _theirs(session: SparkSession, name: str, folder: Path, batches: int) -> lis
     if len(took) < batches:
         raise RuntimeError(f"{name} ended after {len(took)} of {batches} batches")
     return took
-
-
-@contextmanager
-def _calls_counted() -> Iterator[list[int]]:
-    """Count the calls of the JVM by this process."""
-    send = ClientServerConnection.send_command
-    calls: list[int] = []
-
-    def counted(connection: ClientServerConnection, *command: object) -> object:
-        calls.append(1)
-        return send(connection, *command)
-
-    ClientServerConnection.send_command = counted
-    try:
-        yield calls
-    finally:
-        ClientServerConnection.send_command = send

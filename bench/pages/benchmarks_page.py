@@ -21,6 +21,7 @@ TITLES = {
     "spark": "Jobs on Spark against Spark's own state stores",
     "kafka": "From topic to topic against Spark's own stateful query",
     "nexmark": "Nexmark on Spark against Spark's own operators",
+    "queries": "Queries of Spark and SQL text against the same jobs in our own API",
     "hotkeys": "One more row for a key with many values",
     "process": "Processes over whole batches",
 }

@@ -231,7 +231,7 @@ def test_steps_give_the_rows_that_spark_gives(spark: SparkSession, rows: Path, c
         for program in programs
         for path in sorted(rows.iterdir())
         for batch in batches_of(FilePart(str(path), 0, WHOLE, {}), program.columns)
-        for result in program.rows(batch)
+        for result in program.rows(batch, {})
     ]
     assert ("unused" in {read.name for program in programs for read in program.columns}) == (case == "view")
     got = pa.Table.from_batches(batches)
@@ -280,7 +280,7 @@ def test_functions_in_steps_give_exactly_what_spark_gives(in_utc: SparkSession, 
             (program,) = programs_of(analysed_plan(stream), in_utc)
             for path in folder.iterdir():
                 part = FilePart(str(path), 0, WHOLE, {})
-                batches = [result for rows in batches_of(part, program.columns) for result in program.rows(rows)]
+                batches = [result for rows in batches_of(part, program.columns) for result in program.rows(rows, {})]
                 got = pa.Table.from_batches(batches)
                 expected = in_utc.read.schema(stored.schema).parquet(str(path)).selectExpr(*columns).toArrow()
                 for text, ours, native in zip(wanted, got.columns, expected.columns, strict=True):

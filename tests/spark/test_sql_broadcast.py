@@ -92,6 +92,7 @@ MISTAKES = {
         "can only be joined",
         "filter or aggregate the results",
     ),
+    "SELECT rule_id AS id FROM rules": ("the changes instead of the rows", "FROM job.operator.rules"),
     "SELECT count(*) FROM rules GROUP BY kind": ("can only be joined", "join it first"),
     "SELECT p.card FROM payments p FULL JOIN rules r ON p.kind = r.kind": ("full join keeps rows", "left join"),
     "SELECT p.card FROM rules r LEFT JOIN payments p ON p.kind = r.kind": ("left join keeps rows", "side whose rows"),

@@ -28,10 +28,6 @@ class Catalyst:
         self._jvm = jvm
         self._sql: Any = self._jvm.org.apache.spark.sql
 
-    def optimised(self, plan: Handle) -> Handle:
-        """Run Spark's optimiser; `queryExecution.optimizedPlan` refuses streams, the optimiser itself does not."""
-        return self.session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001
-
     def seq(self, items: Sequence[Any]) -> Handle:
         return self._jvm.PythonUtils.toSeq(list(items))
 

@@ -1,10 +1,10 @@
 """Join conditions: which expressions are equal, how far apart the times of a pair are, and the rest."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from statebed.spark.analysed.expression_text import UntranslatableError, interval_us
-from statebed.spark.analysed.plan_tree import Expr
+from statebed.spark.analysed.plan_tree import Expr, conjuncts
 
 _FLIPPED = {
     "EqualTo": "EqualTo",
@@ -36,15 +36,6 @@ class _Comparison:
     kind: str
     left: Expr
     right: Expr
-
-
-def conjuncts(e: Expr) -> Iterator[Expr]:
-    """Yield the conditions that must all hold."""
-    if e.kind == "And":
-        for child in e.children:
-            yield from conjuncts(child)
-    else:
-        yield e
 
 
 def conditions_of(

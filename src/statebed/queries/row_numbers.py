@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
-from statebed.queries.conditions import conjuncts
 from statebed.queries.relation import Ranking, Relation, fresh_name
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
-from statebed.spark.analysed.plan_tree import Expr, PlanNode
+from statebed.spark.analysed.plan_tree import Expr, PlanNode, conjuncts
 
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation

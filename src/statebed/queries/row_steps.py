@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from statebed.errors import StatebedError
 from statebed.flow.keys import quoted
 from statebed.queries.catalyst import outputs
-from statebed.queries.optimised import watermark_key
 from statebed.queries.refusals import refusal
 from statebed.queries.relation import BroadcastRows, Relation, distinct_names, fresh_name, renamed_ids
 from statebed.queries.row_numbers import first_rows
 from statebed.queries.windows import WindowSpec, window_of, window_time_of
 from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.optimised import watermark_key
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 from statebed.sql.query_rewriter import AS_OF
 from statebed.sql.window_functions import CUMULATE, SESSION

@@ -79,7 +79,6 @@ def take_over(plan: JobPlan, state: ObjectStore, checkpoint: str | Path) -> None
             operators=[entry],
             source_position=position,
             sources=[source_entry(name, SourceClock(last_rows_us=now_us), plan.graph) for name in plan.graph.sources],
-            sinks=plan.sink_entries(()),
             epoch_time_us=now_us,
             parallelism=plan.parallelism,
             status=pb.STOPPED,

@@ -16,11 +16,11 @@ from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import grouping_sets, groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
-from statebed.queries.optimised import optimised_plan, pushed_filters, untimed_deduplications
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
 from statebed.queries.relation import Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
+from statebed.spark.analysed.optimised import optimised_plan, pushed_filters, untimed_deduplications
 from statebed.spark.analysed.plan_tree import Expr, PlanNode, analysed_plan, plan_of
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream
@@ -68,7 +68,7 @@ class Translation:
         """Remarks of `explain` on steps that did not become operators."""
         self.ctes: dict[int, PlanNode] = {}
         self.tail_steps: tuple[PlanNode, ...] = ()
-        optimised = optimised_plan(self.catalyst, self.plan)
+        optimised = optimised_plan(df.sparkSession, self.plan)
         self.pushed = pushed_filters(self.plan, optimised)
         self.untimed = untimed_deduplications(optimised)
         """Keys of deduplications that drop no late row."""

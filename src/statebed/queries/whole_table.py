@@ -22,6 +22,7 @@ from statebed.queries.catalyst import Catalyst
 from statebed.queries.job import QueryJob
 from statebed.queries.shown_rows import BatchFunction
 from statebed.sinks.function import FunctionSink
+from statebed.spark.analysed.optimised import optimised
 from statebed.spark.analysed.plan_tree import Handle, PlanNode, plan_of
 from statebed.spark.api.outputs import to_data_frame
 from statebed.spark.api.stream import JobStream, Transformed
@@ -92,7 +93,7 @@ def over_no_rows(df: DataFrame) -> DataFrame:
         return catalyst.with_children(node.handle, [replaced(child) for child in node.children])
 
     # The optimiser puts the sub-queries of WITH in their places.
-    return catalyst.frame(replaced(plan_of(catalyst.optimised(analysed_handle(df)))))
+    return catalyst.frame(replaced(plan_of(optimised(df.sparkSession, analysed_handle(df)))))
 
 
 def _last_aggregate(rows: JobStream | Transformed) -> tuple[UpdatingAggregate, list[Step]] | None:

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from spark.queries.case import Case
 from spark.queries.cases import ALL, CORE
 from spark.queries.harness import AnyOrder, by_spark, by_statebed, configured, difference
+
+import statebed as sb
 
 # Spark keeps such state as well.
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
@@ -48,6 +51,13 @@ def check(case: Case, tables: AnyOrder, state: Path) -> None:
 )
 def test_a_query_gives_the_rows_of_spark_in_each_batch(case: Case, tables: AnyOrder, tmp_path: Path) -> None:
     check(case, tables, tmp_path / "state")
+
+
+def test_tasks_read_the_files_of_a_query_that_follows_the_clock_of_spark(tables: AnyOrder, tmp_path: Path) -> None:
+    job = sb.Job("read", state=tmp_path, spark=tables.shuffled.spark)
+    df = tables.shuffled.marked().where("v > 3").groupBy(F.window("ts", "1 minute"), "k").count()
+    job.from_dataframe(df, mode="append").write("noop")
+    assert "read by      tasks, with Arrow" in str(job.explain())
 
 
 def test_the_own_clock_gives_the_same_rows_in_the_end(tables: AnyOrder, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from statebed.errors import CorruptObjectError, NondeterminismError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.spark.epoch.reports import accepted
-from statebed.spark.plan.pieces import FAILED, REPORT, SEEN, Piece
+from statebed.spark.plan.pieces import FAILED, OBSERVED, REPORT, SEEN, Piece
 from statebed.subtasks import SubtaskReport
 
 
@@ -57,6 +57,12 @@ def test_what_a_subtask_raised_is_raised_with_all_its_parts() -> None:
     with pytest.raises(CorruptObjectError) as caught:
         accepted([shipped], operators={"op": "operator 'op'"}, parallelism=1)
     assert (caught.value.what, caught.value.where, caught.value.fix) == ("flipped", "file x", "restore it")
+
+
+def test_the_greatest_event_time_at_a_watermark_is_taken_from_all_tasks() -> None:
+    times = [Piece(0, OBSERVED, msgspec.msgpack.encode({"node": time})) for time in (-7, 3, 2)]
+    taken = accepted([piece(0), *times], operators={"op": "operator 'op'"}, parallelism=1)
+    assert (taken.observed_ms, taken.seen) == ({"node": 3}, {})
 
 
 def test_the_greatest_event_time_of_a_source_is_taken_from_all_subtasks() -> None:

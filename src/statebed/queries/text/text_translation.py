@@ -132,6 +132,14 @@ class TextTranslation(Translation):
             )
         if relation.broadcast is not None:
             self._broadcast_nodes.add(id(node))
+            if len(self.visited) == 0:
+                name = relation.broadcast.name
+                raise refusal(
+                    node,
+                    f"{name} is a broadcast table, of which a query alone would give the changes instead of the rows",
+                    f"read the rows from the state of a job that joins it: FROM job.operator.{name}; or join it with a "
+                    "stream; or remove the option 'broadcast' to see its changes",
+                )
         return relation
 
     def _registered(self, frame: DataFrame) -> str | None:

@@ -211,6 +211,15 @@ class PlanNode:
         return _ID.sub("", str(self.handle.simpleString(25)).splitlines()[0].lstrip("~"))[:200]
 
 
+def conjuncts(e: Expr) -> Iterator[Expr]:
+    """Yield the conditions that must all hold."""
+    if e.kind == "And":
+        for child in e.children:
+            yield from conjuncts(child)
+    else:
+        yield e
+
+
 def analysed_plan(df: DataFrame) -> PlanNode:
     """Read the analysed plan of a DataFrame."""
     return plan_of(analysed_handle(df))

@@ -38,7 +38,7 @@ from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.compaction.rounds import CompactionCounts, compaction_of
 from statebed.spark.epoch.background_cleanup import BackgroundCleanup
 from statebed.spark.epoch.deadline import deadline
-from statebed.spark.epoch.epoch_input import EpochInput, EpochRows
+from statebed.spark.epoch.epoch_input import EpochInput, EpochRows, ScannedRows
 from statebed.spark.epoch.epoch_levels import of_groups, stages
 from statebed.spark.epoch.epoch_log import EpochLog
 from statebed.spark.epoch.level_task import StageFunction
@@ -317,14 +317,13 @@ class Controller:
             fed = self._feeding.of_nothing(session)
         else:
             fed = self._feeding.of_batch(batch, clocks, meter, query_id=query_id)
-        if fed.added_up is not None:
-            levels[0] = of_groups(levels[0], fed.added_up)
         try:
             pieces = self._act(session, fed, levels)
         except ScanRefusedError as refused:
             assert batch is not None
             self._feeding.read_by_spark(str(refused))
-            pieces = self._act(session, self._feeding.of_batch(batch, clocks, meter, query_id=query_id), levels)
+            fed = self._feeding.of_batch(batch, clocks, meter, query_id=query_id)
+            pieces = self._act(session, fed, levels)
         labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
         taken = accepted(pieces, operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
@@ -335,9 +334,12 @@ class Controller:
                 epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
             )
             if self._event_times is not None:
-                position.observed.extend(
-                    self._event_times.observed(plan.prepared.sparkSession, query_id, head.source_position)
+                latest = (
+                    taken.observed_ms
+                    if isinstance(fed, ScannedRows)
+                    else self._event_times.by_spark(plan.prepared.sparkSession, query_id)
                 )
+                position.observed.extend(self._event_times.after(head.source_position, latest))
         entries = [
             new_entry(
                 operator,
@@ -401,6 +403,8 @@ class Controller:
 
     def _act(self, session: SparkSession, rows: EpochRows, levels: Sequence[StageFunction]) -> list[Piece]:
         """Run the Spark action of an epoch; a repetition writes the same objects again."""
+        if rows.added_up is not None:
+            levels = [of_groups(levels[0], rows.added_up), *levels[1:]]
         epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
         attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
         with deadline(session.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:

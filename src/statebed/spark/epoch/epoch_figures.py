@@ -9,16 +9,17 @@ and an epoch whose figures are lost is still valid.
 import platform
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
-from statebed.spark.plan.pieces import Piece
+from statebed.spark.plan.pieces import OBSERVED, Piece
 from statebed.spark.plan.routing import RouteFunction
 from statebed.spark.scan.native_scan import ScanFunction
 from statebed.state.host_cache import HostCache
@@ -128,20 +129,29 @@ class MeasuredScan:
     meter: Meter
 
     def __call__(self, number: int) -> Iterator[Piece]:
-        waiting, counts = WaitTimer(), [0] * len(self.scan.programs)
-        yield from self.route(waiting.over(self.scan.rows(number, counts)))
+        waiting, counts, latest_ms = WaitTimer(), [0] * len(self.scan.programs), dict[str, int]()
+        yield from self.route(waiting.over(self.scan.rows(number, counts, latest_ms)))
+        yield from _observed(latest_ms)
         self.meter.add(READING, number, waiting.seconds)
         self.meter.add(SCANNED, number, tuple(counts))
 
     def of_subtask(self, index: int) -> Iterator[Piece]:
         """Scan all files for one subtask, which keeps only its own rows."""
-        waiting, counts = WaitTimer(), [0] * len(self.scan.programs)
-        rows = (batch for number in range(len(self.scan.tasks)) for batch in self.scan.rows(number, counts))
+        waiting, counts, latest_ms = WaitTimer(), [0] * len(self.scan.programs), dict[str, int]()
+        tasks = range(len(self.scan.tasks))
+        rows = (batch for number in tasks for batch in self.scan.rows(number, counts, latest_ms))
         yield from self.route(waiting.over(rows), only=index)
         self.meter.add(READING, index, waiting.seconds)
         if index == 0:
             # The others have read the same rows.
+            yield from _observed(latest_ms)
             self.meter.add(SCANNED, index, tuple(counts))
+
+
+def _observed(latest_ms: Mapping[str, int]) -> Iterator[Piece]:
+    """Yield the piece that reports the event times at watermarks to the driver."""
+    if latest_ms:
+        yield Piece(0, OBSERVED, msgspec.msgpack.encode(dict(sorted(latest_ms.items()))))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Spark itself turns them into a watermark only after the batch, and keeps it in i
 keeps the observed times, so that a run that starts from it has the same watermark.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,18 +21,20 @@ def observed_ms(position: pb.SourcePosition) -> list[int | None]:
 
 
 class ObservedTimes:
-    """Reads the event times of a job's watermarks from the plan that Spark runs."""
+    """Event times at a job's watermarks, which the plan that Spark runs has collected, or tasks that read files."""
 
     def __init__(self, watermarks: Sequence[SparkWatermark]) -> None:
         self._watermarks = tuple(watermarks)
         self._paths: list[tuple[int, ...]] = []
         """Positions of the watermark nodes in the plan, which mostly has the same shape in each batch."""
 
-    def observed(self, session: SparkSession, query_id: str, before: pb.SourcePosition) -> list[pb.ObservedEventTime]:
-        """Return the greatest event times after the batch that runs."""
+    def by_spark(self, session: SparkSession, query_id: str) -> dict[str, int]:
+        """Return the greatest event time at each watermark of the batch that Spark reads, by the id of its node."""
         streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to the plan of a batch
-        plan = streams.get(query_id).streamingQuery().lastExecution().executedPlan()
-        latest = self._latest(plan)
+        return self._latest(streams.get(query_id).streamingQuery().lastExecution().executedPlan())
+
+    def after(self, before: pb.SourcePosition, latest: Mapping[str, int]) -> list[pb.ObservedEventTime]:
+        """Return the greatest event times after a batch."""
         known: list[int | None] = observed_ms(before)
         known += [None] * (len(self._watermarks) - len(known))
         event_times = []

@@ -12,7 +12,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator
 from statebed.operators.joins.matches import added_up
 from statebed.present import notebook, units
-from statebed.spark.plan.pieces import FAILED, REPORT, Piece
+from statebed.spark.plan.pieces import FAILED, OBSERVED, REPORT, Piece
 from statebed.subtasks import SubtaskReport
 
 Reports = Mapping[str, Sequence[SubtaskReport]]
@@ -115,6 +115,8 @@ class AcceptedReports:
     reports: Reports
     seen: Mapping[str, int]
     """Maximum event time of each source that had rows."""
+    observed_ms: Mapping[str, int]
+    """Greatest event time at each watermark of Spark's clock, if tasks have read the rows themselves."""
 
 
 def accepted(pieces: Iterable[Piece], *, operators: Mapping[str, str], parallelism: int) -> AcceptedReports:
@@ -124,6 +126,7 @@ def accepted(pieces: Iterable[Piece], *, operators: Mapping[str, str], paralleli
     """
     by_subtask: dict[tuple[str, int], SubtaskReport] = {}
     seen: dict[str, int] = {}
+    observed_ms: dict[str, int] = {}
     failures: list[StatebedError] = []
     for _, branch, data in pieces:
         payload = bytes(data)
@@ -132,8 +135,9 @@ def accepted(pieces: Iterable[Piece], *, operators: Mapping[str, str], paralleli
         elif branch == REPORT:
             _take(by_subtask, SubtaskReport.from_bytes(payload), operators)
         else:
-            for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
-                seen[source] = max(latest, seen.get(source, latest))
+            times = observed_ms if branch == OBSERVED else seen
+            for name, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
+                times[name] = max(latest, times.get(name, latest))
     if failures:
         raise failures[0]
     wanted = {(name, index) for name in operators for index in range(parallelism)}
@@ -146,7 +150,7 @@ def accepted(pieces: Iterable[Piece], *, operators: Mapping[str, str], paralleli
             fix="start the job again; if the error returns, report it with the Spark version",
         )
     reports = {name: [by_subtask[name, index] for index in range(parallelism)] for name in operators}
-    return AcceptedReports(reports, seen)
+    return AcceptedReports(reports, seen, observed_ms)
 
 
 def _listed(subtasks: Sequence[tuple[str, int]], labels: Mapping[str, str]) -> str:

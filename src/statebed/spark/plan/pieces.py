@@ -23,6 +23,8 @@ REPORT = -2
 SEEN = -3
 """Marker of the maximum event times of sources."""
 FAILED = -4
+OBSERVED = -5
+"""Marker of the greatest event times at the watermarks of Spark's clock."""
 PIECES_SCHEMA = f"{SUBTASK} int, {BRANCH} int, {PAYLOAD} binary"
 _PIECES = pa.schema([(SUBTASK, pa.int32()), (BRANCH, pa.int32()), (PAYLOAD, pa.binary())])
 PIECE_ROWS = 1 << 16

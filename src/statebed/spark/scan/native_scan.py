@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from statebed.errors import StatebedError
 from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.optimised import optimised_plan, pushed_filters
 from statebed.spark.analysed.plan_tree import PlanNode, analysed_plan
 from statebed.spark.plan.job_plan import JobPlan
 from statebed.spark.scan.batch_files import Work, files_of_batch, is_read_in_place, tasks_of
@@ -83,16 +84,16 @@ class ScanFunction:
     in_place: bool = False
     """Whether every subtask reads all files and keeps its own rows, so that no rows move between tasks."""
 
-    def rows(self, number: int, counts: list[int]) -> Iterator[pa.RecordBatch]:
+    def rows(self, number: int, counts: list[int], latest_ms: dict[str, int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the branches that the task of this number reads; add the number of rows that were read to
-        the count of their stream.
+        the count of their stream, and note the greatest event time at each watermark.
         """
         for stream, part in self.tasks[number]:
             program = self.programs[stream]
             for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
                 counts[stream] += rows.num_rows
                 try:
-                    yield from program.rows(rows)
+                    yield from program.rows(rows, latest_ms)
                 except StatebedError as error:
                     # Spark may succeed, because it computes an operand only if it needs it, or has its own error.
                     raise ScanRefusedError(f"{part.path}: {error.what.splitlines()[0]}") from error
@@ -111,8 +112,6 @@ def reading_text(plan: JobPlan) -> str:
 
 def native_scan(plan: JobPlan) -> NativeScan:
     """Return the scan of a job's streams; raise UntranslatableError with the reason if only Spark can read them."""
-    if plan.graph.spark_watermarks:
-        raise UntranslatableError("the query follows Spark's clock, which observes the rows that Spark reads")
     settings = configuration(plan.session)
     for name, value in _READ_BY_SPARK.items():
         if settings.get(name, "").lower() == value:
@@ -122,10 +121,20 @@ def native_scan(plan: JobPlan) -> NativeScan:
         if not node.children:
             _check_stream(node)
     try:
-        programs = programs_of(root, plan.session)
+        observed = {watermark.node_id for watermark in plan.graph.spark_watermarks}
+        if observed:
+            _check_observed(root, plan.session)
+        programs = programs_of(root, plan.session, observed=observed)
     except StatebedError as error:
         raise UntranslatableError(error.what) from error
     return NativeScan(tuple(programs), settings.get("spark.sql.caseSensitive", "false").lower() == "true")
+
+
+def _check_observed(root: PlanNode, session: SparkSession) -> None:
+    """Raise UntranslatableError if Spark would observe other rows than those that reach a watermark in the plan."""
+    optimised = optimised_plan(session, root)
+    if optimised is None or any(pushed_filters(root, optimised).values()):
+        raise UntranslatableError("Spark's optimiser moves a condition below a watermark of the query")
 
 
 def _check_stream(leaf: PlanNode) -> None:

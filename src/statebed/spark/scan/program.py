@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.expressions import BoundExpression, filter_rows
 from statebed.spark.scan.parquet_reader import FileColumn
+
+_MILLISECOND_US = 1_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,23 @@ class ScanProjection:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-Step = ScanFilter | ScanProjection
+@dataclass(frozen=True)
+class ScanWatermark:
+    """Observes the event times of the rows that reach a watermark of Spark's clock."""
+
+    node_id: str
+    """Id of the watermark node in Spark's plan."""
+    column: str
+
+    def observe(self, batch: pa.RecordBatch, latest_ms: dict[str, int]) -> None:
+        """Note the greatest event time; as in Spark, a row without one counts as 1970."""
+        if batch.num_rows:
+            times = pc.fill_null(batch.column(self.column).cast(pa.int64()), 0)
+            latest = pc.max(times).as_py() // _MILLISECOND_US
+            latest_ms[self.node_id] = max(latest, latest_ms.get(self.node_id, latest))
+
+
+Step = ScanFilter | ScanProjection | ScanWatermark
 
 
 @dataclass(frozen=True)
@@ -50,12 +69,19 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[BranchSteps, ...] = (BranchSteps(()),)
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each branch that a batch of file columns becomes."""
-        for step in self.steps:
-            batch = step.apply(batch)
+    def rows(self, batch: pa.RecordBatch, latest_ms: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each branch that a batch of file columns becomes; note the greatest event time at each
+        watermark in `latest_ms`.
+        """
+        shared = _after(self.steps, batch, latest_ms)
         for output in self.outputs:
-            rows = batch
-            for step in output.steps:
-                rows = step.apply(rows)
-            yield rows
+            yield _after(output.steps, shared, latest_ms)
+
+
+def _after(steps: tuple[Step, ...], batch: pa.RecordBatch, latest_ms: dict[str, int]) -> pa.RecordBatch:
+    for step in steps:
+        if isinstance(step, ScanWatermark):
+            step.observe(batch, latest_ms)
+        else:
+            batch = step.apply(batch)
+    return batch

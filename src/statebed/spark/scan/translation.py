@@ -4,7 +4,7 @@ The plan is followed from the rows of the branches down to the streams, with the
 A step or an expression that only Spark can compute ends the attempt: UntranslatableError says which.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from statebed.spark.analysed.expression_text import ExpressionText, Untranslatab
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 from statebed.spark.analysed.types import arrow_type
 from statebed.spark.scan.parquet_reader import FileColumn
-from statebed.spark.scan.program import BranchSteps, Program, ScanFilter, ScanProjection, Step
+from statebed.spark.scan.program import BranchSteps, Program, ScanFilter, ScanProjection, ScanWatermark, Step
 
 _UNCHANGED = frozenset({"EventTimeWatermark", "SubqueryAlias", "View"})
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "date", "timestamp", "string")
@@ -24,13 +24,14 @@ _MARK = "__"
 """Beginning of Spark's own marks of a column: of file metadata, char types and collations."""
 
 
-def programs_of(plan: PlanNode, session: SparkSession) -> list[Program]:
+def programs_of(plan: PlanNode, session: SparkSession, *, observed: Collection[str] = ()) -> list[Program]:
     """Return the program of each stream of a plan, in the order of its leaves; its rows have the plan's columns.
 
+    `observed` has the ids of watermark nodes whose event times are wanted.
     A function whose result depends on settings is translated if those of the session give the same result as ours.
     """
     ids, names = zip(*_columns(plan), strict=True)
-    return [_renamed(rows, ids, names).program for rows in _Translation(session).visit(plan, ids)]
+    return [_renamed(rows, ids, names).program for rows in _Translation(session, observed).visit(plan, ids)]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class _Translation:
     """Follows a plan; the session's settings decide about functions that depend on them."""
 
     session: SparkSession
+    observed: Collection[str] = ()
 
     def visit(self, node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
         """Return the rows of each stream below a node, with the columns that are needed, called by their ids.
@@ -67,7 +69,7 @@ class _Translation:
         if node.kind == "StreamingRelation":
             return [_stream(node, needed)]
         if node.kind in _UNCHANGED:
-            return self.visit(node.child, needed)
+            return self._passed(node, needed)
         if node.kind == "Project":
             wanted = [expression for expression in node.expressions("projectList") if expression.id in set(needed)]
             generate = _generate_below(node)
@@ -84,6 +86,13 @@ class _Translation:
             places = [ids.index(number) for number in needed]
             return [rows for child in node.children for rows in self._member(child, places, needed)]
         raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
+
+    def _passed(self, node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
+        """Return the rows of a step that changes none, observed if it is a watermark whose event times are wanted."""
+        if node.kind != "EventTimeWatermark" or str(node.fields["nodeId"]) not in self.observed:
+            return self.visit(node.child, needed)
+        below = self.visit(node.child, list(dict.fromkeys([*needed, node.expression("eventTime").id])))
+        return [rows.then(_watermark(node, rows.schema)) for rows in below]
 
     def _member(self, child: PlanNode, places: Sequence[int], needed: Sequence[int]) -> Iterable[_StreamRows]:
         """Return the rows of one member of a union under the ids of the union."""
@@ -126,6 +135,15 @@ class _Translation:
     def _bound(self, schema: pa.Schema, expressions: Sequence[Expr]) -> tuple[BoundExpression, ...]:
         text = ExpressionText(_ids_of(schema), session=self.session, exact=True)
         return tuple(text.bound(expression, schema) for expression in expressions)
+
+
+def _watermark(node: PlanNode, schema: pa.Schema) -> ScanWatermark:
+    column = _name(node.expression("eventTime").id)
+    if not pa.types.is_timestamp(schema.field(column).type):
+        raise UntranslatableError(
+            f"the event time is of the type {schema.field(column).type}, which only Spark observes"
+        )
+    return ScanWatermark(str(node.fields["nodeId"]), column)
 
 
 def _renamed(rows: _StreamRows, ids: Sequence[int], names: Sequence[str]) -> _StreamRows:

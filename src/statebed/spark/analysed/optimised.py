@@ -6,12 +6,12 @@ time that no step needs after a deduplication, which then drops no late row.
 """
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
-from statebed.queries.catalyst import Catalyst
-from statebed.queries.conditions import conjuncts
-from statebed.spark.analysed.plan_tree import Expr, PlanNode, plan_of
+from statebed.spark.analysed.plan_tree import Expr, PlanNode, conjuncts, plan_of
 from statebed.spark.plan.source_frames import WATERMARK_KEY
 
 WatermarkKey = tuple[str, int]
@@ -23,12 +23,17 @@ def watermark_key(node: PlanNode) -> WatermarkKey:
     return str(node.fields["nodeId"]), node.expression("eventTime").id
 
 
-def optimised_plan(catalyst: Catalyst, plan: PlanNode) -> PlanNode | None:
+def optimised(session: SparkSession, plan: Any) -> Any:
+    """Run Spark's optimiser; `queryExecution.optimizedPlan` refuses streams, the optimiser itself does not."""
+    return session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001 - no public way
+
+
+def optimised_plan(session: SparkSession, plan: PlanNode) -> PlanNode | None:
     """Return the plan as Spark's optimiser leaves it; None if it has no watermark, or cannot be optimised."""
     if not any(node.kind == "EventTimeWatermark" for node in plan.walk()):
         return None
     try:
-        return plan_of(catalyst.optimised(plan.handle))
+        return plan_of(optimised(session, plan.handle))
     except Py4JError:
         return None
 

@@ -22,7 +22,7 @@ from statebed.spark.session import WORKER_DAEMON
 HEAP = "4g"
 WITHOUT_ROWS = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms64m -Xmn32m",
     "spark.python.daemon.module": WORKER_DAEMON,
 }
 """Settings for a JVM that sees no rows, as docs/howto/sizing.md recommends them."""

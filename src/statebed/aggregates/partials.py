@@ -145,10 +145,12 @@ def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
     """Return the latest time of each group, or null if none is known."""
     if times.null_count == len(times):
         return pa.nulls(grouping.groups, times.type)
-    valid = validity(times)
-    known = np.where(valid, int64_values(times), np.iinfo(np.int64).min)
+    known, valid = int64_values(times), None
+    if times.null_count:
+        valid = validity(times)
+        known = np.where(valid, known, np.iinfo(np.int64).min)
     latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]
-    return from_numpy(latest, times.type, valid=grouping.any(valid))
+    return from_numpy(latest, times.type, valid=None if valid is None else grouping.any(valid))
 
 
 def _width(aggregate: BoundAggregate) -> int:

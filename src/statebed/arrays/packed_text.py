@@ -7,12 +7,14 @@ MOST_BYTES cannot be packed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.arrays.columns import validity
+from statebed.arrays.compiled import loops_for
 from statebed.arrays.xxh64 import TO_HIGHEST_BYTE, Text
 
 Words = npt.NDArray[np.uint64]
@@ -52,6 +54,9 @@ class PackedText:
             return None
         words = tuple(np.empty(len(array), dtype=np.uint64) for _ in range(longest // _WORD + 1))
         even = longest >= _WORD and not array.null_count and int(lengths.min()) == longest
+        if not even and (loops := loops_for(len(array))) is not None:
+            _pack_compiled(loops, array, words)
+            return cls(words)
         for start in range(0, len(array), _ROWS_AT_ONCE):
             end = start + _ROWS_AT_ONCE
             pieces = [word[start:end] for word in words]
@@ -120,6 +125,21 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.signedinteger]:
     return np.frombuffer(buffer, dtype=kind, count=len(column) + 1, offset=column.offset * kind.itemsize)
 
 
+def _pack_compiled(loops: ModuleType, array: pa.Array, words: Sequence[Words]) -> None:
+    """Write the words of each value in compiled loops."""
+    data, offsets = np.frombuffer(array.buffers()[2] or b"", dtype=np.uint8), _offsets(array)
+    whole = data[: len(data) // _WORD * _WORD].view(np.uint64)
+    if not whole.flags.aligned:
+        whole = whole[:0].copy()
+    # Loops are compiled once if arrays are never writable.
+    given = [values.view() for values in (data, whole, offsets)]
+    for values in given:
+        values.flags.writeable = False
+    for number, word in enumerate(words):
+        loops.pack_text(*given, number * _WORD, word)
+    _mark_lengths(np.diff(offsets), array, words)
+
+
 def _pack_evenly(array: pa.Array, first: int, length: int, words: Sequence[Words]) -> None:
     """Write the words of values of equal length, at least one word; the bytes of the first start at `first`."""
     data = array.buffers()[2]
@@ -148,10 +168,13 @@ def _pack(array: pa.Array, words: Sequence[Words]) -> None:
         left = np.clip(text.lengths - number * _WORD, 0, _WORD)
         if (left < _WORD).any():
             np.bitwise_and(word, _LOWEST_BYTES[left], out=word)
-    last = words[-1]
-    last |= text.lengths.astype(np.uint64) << TO_HIGHEST_BYTE
+    _mark_lengths(text.lengths, array, words)
+
+
+def _mark_lengths(lengths: npt.NDArray[np.signedinteger], array: pa.Array, words: Sequence[Words]) -> None:
+    words[-1][:] |= lengths.astype(np.uint64) << TO_HIGHEST_BYTE
     if array.null_count:
         nulls = ~validity(array)
         for word in words:
             word[nulls] = 0
-        last[nulls] = NULL_WORD
+        words[-1][nulls] = NULL_WORD

@@ -98,6 +98,24 @@ def test_text_has_the_same_hash(values: list[bytes | None], offset: int) -> None
         assert ours.tolist() == theirs.tolist()
 
 
+@given(st.lists(text, max_size=50), st.integers(0, 3), st.integers(0, 9))
+def test_text_is_packed_into_the_same_words(values: list[bytes | None], offset: int, unaligned: int) -> None:
+    array = pa.array([None, b"xyz", b"", *values], pa.large_binary())[offset:]
+    # Bytes of a file may begin anywhere, and a null may have some.
+    validity, offsets, data = array.buffers()
+    data = pa.py_buffer(bytes(unaligned) + (b"" if data is None else data.to_pybytes())).slice(unaligned)
+    moved = pa.Array.from_buffers(array.type, len(array), [validity, offsets, data], offset=array.offset)
+
+    def words() -> list[list[int]]:
+        packed = PackedText.of(moved)
+        assert packed is not None
+        return [word.tolist() for word in packed.words]
+
+    ours, theirs = both(words)
+    assert ours == theirs
+    assert moved.equals(array)
+
+
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=100)), min_size=1, max_size=50), st.integers(0, 100))
 def test_long_text_has_the_same_hash(values: list[bytes | None], length: int) -> None:
     array = pa.array([b"abc", *values], pa.binary())[1:]

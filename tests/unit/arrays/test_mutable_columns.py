@@ -50,6 +50,14 @@ def test_many_small_runs_merged_into_one_are_all_their_rows_in_order(name: str) 
         assert len(column.pieces) <= 12
 
 
+@pytest.mark.parametrize("rows", [[0, 0, 2, 3, 3, 7, 9, 9], [9, 3, 0, 7, 7, 2], [4, 5], [9], []], ids=str)
+def test_rows_of_several_pieces_are_taken_in_the_order_they_are_asked_for(rows: list[int]) -> None:
+    pieces = [pa.array(["a", None, "c"]), pa.array([], pa.string()), pa.array(["d"]), pa.array([*"efghij"])]
+    column = HeapColumn(pieces, np.arange(10, dtype=np.int64))
+    expected = ["a", None, *"cdefghij"]
+    assert column.take(np.array(rows, dtype=np.int64)).to_pylist() == [expected[row] for row in rows]
+
+
 def test_merging_with_no_rows_changes_nothing() -> None:
     full, empty = FixedColumn.of(pa.array([1, 2, 3])), FixedColumn.of(pa.array([], pa.int64()))
     three, none = np.arange(3, dtype=np.uint64), np.zeros(0, dtype=np.uint64)

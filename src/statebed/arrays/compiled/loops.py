@@ -26,6 +26,7 @@ _P3 = _word(0x165667B19E3779F9)
 _P4 = _word(0x85EBCA77C2B2AE63)
 _P5 = _word(0x27D4EB2F165667C5)
 _STRIPE = 32
+_WORD_BYTES = 8
 _AHEAD = 1 << 4
 
 
@@ -251,6 +252,30 @@ def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], ot
             for part in range(len(ours)):
                 same &= ours[part][row] == theirs[part][other]
             equal[number] = same
+
+
+@_compiled
+def pack_text(data: Values, words: Words, offsets: Values, begin: int, result: Words) -> None:
+    """Write up to eight bytes of each value, from the byte `begin` of the value on, as a word with zeros after the end.
+
+    `words` are the bytes again, except the last few.
+    """
+    # All in one function, because one that is called for each value takes several times as long.
+    last_word = len(words) - 1
+    for row in range(len(offsets) - 1):
+        at = np.int64(offsets[row]) + begin
+        left = np.int64(offsets[row + 1]) - at
+        place, word = at >> 3, _word(0)
+        if left > 0 and place < last_word:
+            shift = _word((at & 7) << 3)
+            # In two steps, because a shift by 64 has no effect.
+            word = (words[place] >> shift) | ((words[place + 1] << _word(1)) << (_word(63) - shift))
+            if left < _WORD_BYTES:
+                word &= (_word(1) << _word(left << 3)) - _word(1)
+        else:
+            for number in range(min(left, _WORD_BYTES)):
+                word |= _word(data[at + number]) << _word(number << 3)
+        result[row] = word
 
 
 @_compiled

@@ -4,11 +4,13 @@ A write appends the new values and updates the positions. Values that no row ref
 rest.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.hash_order import is_ascending
 from statebed.arrays.mutable.column import AnyColumn, Mask, Places, Rows, equal_values, equal_where, taken
 
 _SPARE_HEAP_ROWS = 4096
@@ -106,6 +108,14 @@ class HeapColumn:
         if len(self.pieces) == 1:
             return taken(self.pieces[0], at)
         starts = np.cumsum([0, *(len(piece) for piece in self.pieces[:-1])], dtype=np.int64)
+        if is_ascending(at):
+            cuts = [0, *np.searchsorted(at, starts[1:]).tolist(), len(at)]
+            return pa.concat_arrays(
+                [
+                    taken(piece, at[first:end] - start)
+                    for piece, start, (first, end) in zip(self.pieces, starts, itertools.pairwise(cuts), strict=True)
+                ]
+            )
         piece_of = np.searchsorted(starts, at, side="right") - 1
         order = np.argsort(piece_of, kind="stable")
         parts = [taken(piece, at[piece_of == index] - starts[index]) for index, piece in enumerate(self.pieces)]

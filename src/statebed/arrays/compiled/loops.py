@@ -273,8 +273,9 @@ def pack_text(data: Values, words: Words, offsets: Values, begin: int, result: W
             if left < _WORD_BYTES:
                 word &= (_word(1) << _word(left << 3)) - _word(1)
         else:
-            for number in range(min(left, _WORD_BYTES)):
-                word |= _word(data[at + number]) << _word(number << 3)
+            for number in range(_WORD_BYTES):
+                if number < left:
+                    word |= _word(data[at + number]) << _word(number << 3)
         result[row] = word
 
 

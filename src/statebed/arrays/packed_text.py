@@ -132,11 +132,11 @@ def _pack_compiled(loops: ModuleType, array: pa.Array, words: Sequence[Words]) -
     if not whole.flags.aligned:
         whole = whole[:0].copy()
     # Loops are compiled once if arrays are never writable.
-    given = [values.view() for values in (data, whole, offsets)]
-    for values in given:
+    read_only = [values.view() for values in (data, whole, offsets)]
+    for values in read_only:
         values.flags.writeable = False
     for number, word in enumerate(words):
-        loops.pack_text(*given, number * _WORD, word)
+        loops.pack_text(*read_only, number * _WORD, word)
     _mark_lengths(np.diff(offsets), array, words)
 
 

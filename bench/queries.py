@@ -58,7 +58,7 @@ class Case:
 
     query: Plan
     own: Plan | None = None
-    """None for a query whose planning alone is measured."""
+    """The same job in our own API, or None if only the planning of the query is measured."""
 
 
 def _prepared(plan: Plan, session: SparkSession, folder: Path, state: Path) -> Callable[[], JobStream]:

@@ -1,15 +1,16 @@
 """Outbox files: output rows as plain Parquet, the same bytes for the same rows.
 
 They may become files of a user's table, so they hold only the output columns, in encodings that every reader supports:
-packed differences for integers and times, plain for floating-point numbers, dictionaries for the other columns. Packed
-differences take half the processor time of plain values, which leave all the work to the compression. Spark's
-vectorised reader has no byte stream split before 4.3, which state files use.
+packed differences for integers and times, plain for floating-point numbers and text that hardly repeats, dictionaries
+for the other columns. Packed differences take half the processor time of plain values, which leave all the work to the
+compression. Spark's vectorised reader has no byte stream split before 4.3, which state files use.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 ROW_GROUP_ROWS = 1 << 17
@@ -21,6 +22,8 @@ WIDE_ROW_BYTES = 1 << 16
 ROW_GROUP_BYTES = 8 << 20
 """Size of row groups of wide rows, because several copies of a row group are in memory while it is encoded."""
 
+_SAMPLE_ROWS = 1 << 14
+"""First rows of a file, which show whether a dictionary of a column would be worth its making."""
 _ENCODING_COPIES = 4
 """Memory that encoding a row group takes, in sizes of it: values, levels, pages, and compressed pages."""
 
@@ -55,12 +58,12 @@ def encode_outbox_pieces(pieces: Iterable[pa.Table], path: Path | None = None) -
     for rows in pieces:
         plain = rows.replace_schema_metadata(None)
         if writer is None:
-            packed, floating = _packed(plain.schema), _floating(plain.schema)
+            packed, plainly = _packed(plain.schema), _floating(plain.schema) | _varied(plain)
             writer = pq.ParquetWriter(
                 sink,
                 plain.schema,
                 compression="zstd",
-                use_dictionary=[name for name in plain.schema.names if name not in packed | floating],
+                use_dictionary=[name for name in plain.schema.names if name not in packed | plainly],
                 column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
                 write_page_checksum=True,
                 version="2.6",
@@ -85,3 +88,14 @@ def _packed(schema: pa.Schema) -> set[str]:
 
 def _floating(schema: pa.Schema) -> set[str]:
     return {field.name for field in schema if pa.types.is_floating(field.type)}
+
+
+def _varied(rows: pa.Table) -> set[str]:
+    """Return the columns of text and binary values of which most differ: a dictionary of them would repeat them all."""
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    return {
+        field.name
+        for field in rows.schema
+        if (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
+        and 2 * pc.count_distinct(sample[field.name]).as_py() > sample.num_rows
+    }

@@ -56,6 +56,25 @@ def test_integers_and_times_are_packed_and_come_back_as_they_were() -> None:
     assert {name for name, used in columns.items() if "RLE_DICTIONARY" in used} == {"u64", "text"}
 
 
+def test_text_has_a_dictionary_only_if_it_repeats() -> None:
+    count = 40_000
+    number = np.arange(count)
+    columns = {
+        "distinct": [f"user {n}" for n in number],
+        "binary": [f"{n}".encode() for n in number],
+        "repeated": [f"country {n}" for n in number % 200],
+        "missing": [f"{n}" if n % 4 == 0 else None for n in number],
+    }
+    rows = pa.table(columns)
+    data = encode_outbox_pieces([rows])
+    file = pq.ParquetFile(io.BytesIO(data))
+    assert file.read().equals(rows)
+    assert encode_outbox_pieces([pa.table(columns)]) == data
+    group = file.metadata.row_group(0)
+    with_dictionary = [group.column(place).has_dictionary_page for place in range(len(columns))]
+    assert with_dictionary == [False, False, True, True]
+
+
 def test_p4_the_memory_for_encoding_wide_rows_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     flow, count = sb.Flow("wide"), 60_000
     source = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0s"))

@@ -291,7 +291,7 @@ class _Scanned:
     behind: Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
 
     def __call__(self, number: int) -> Iterator[Piece]:
-        yield from self.behind(self.function.rows(number, [0] * len(self.function.programs)))
+        yield from self.behind(self.function.rows(number, [0] * len(self.function.programs), {}))
         freeze_heap()
 
 

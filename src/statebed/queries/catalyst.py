@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from statebed.format.digest import digest
 from statebed.spark.analysed.plan_tree import Handle
+from statebed.spark.java_classes import java_class
 from statebed.spark.plan.source_plan import analysed_handle
 
 _SEPARATOR = "\x01"
@@ -24,39 +25,41 @@ class Catalyst:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
-        jvm: Any = session._jvm  # noqa: SLF001 - plans have no public API in Python
-        self._jvm = jvm
-        self._sql: Any = self._jvm.org.apache.spark.sql
+
+    def _sql(self, name: str) -> Any:
+        """Return a class of Spark SQL; plans have no public API in Python."""
+        return java_class(self.session, f"org.apache.spark.sql.{name}")
 
     def seq(self, items: Sequence[Any]) -> Handle:
-        return self._jvm.PythonUtils.toSeq(list(items))
+        return java_class(self.session, "PythonUtils").toSeq(list(items))
 
     def project(self, expressions: Sequence[Handle], child: Handle) -> Handle:
-        return self._sql.catalyst.plans.logical.Project(self.seq(expressions), child)
+        return self._sql("catalyst.plans.logical.Project")(self.seq(expressions), child)
 
     def filter(self, condition: Handle, child: Handle) -> Handle:
-        return self._sql.catalyst.plans.logical.Filter(condition, child)
+        return self._sql("catalyst.plans.logical.Filter")(condition, child)
 
     def distinct(self, child: Handle) -> Handle:
         """Return the aggregation by all columns that Spark's optimiser makes of a Distinct."""
         output = child.output()
-        return self._sql.catalyst.plans.logical.Aggregate(output, output, child, self._jvm.scala.Option.empty())
+        nothing = java_class(self.session, "scala.Option").empty()
+        return self._sql("catalyst.plans.logical.Aggregate")(output, output, child, nothing)
 
     def with_children(self, node: Handle, children: Sequence[Handle]) -> Handle:
         return node.withNewChildren(self.seq(children))
 
     def alias(self, expression: Handle, name: str, *, like: Handle | None = None, plain: bool = True) -> Handle:
         """Name an expression, under the id of `like` if given; a plain one loses Spark's mark of an event time."""
-        expressions = self._sql.catalyst.expressions
-        number = expressions.NamedExpression.newExprId() if like is None else like.exprId()
-        option = self._jvm.scala.Option
-        metadata = option.apply(self._sql.types.Metadata.empty()) if plain else option.empty()
+        names = self._sql("catalyst.expressions.NamedExpression")
+        number = names.newExprId() if like is None else like.exprId()
+        option = java_class(self.session, "scala.Option")
+        metadata = option.apply(self._sql("types.Metadata").empty()) if plain else option.empty()
         nothing = self.seq([])
-        return expressions.Alias(expression, name, number, nothing, metadata, nothing)
+        return self._sql("catalyst.expressions.Alias")(expression, name, number, nothing, metadata, nothing)
 
     def null_as(self, attribute: Handle) -> Handle:
         """Return a null of the type and under the id of an attribute."""
-        null = self._sql.catalyst.expressions.Literal.create(None, attribute.dataType())
+        null = self._sql("catalyst.expressions.Literal").create(None, attribute.dataType())
         return self.alias(null, attribute.name(), like=attribute)
 
     def digest(self, frame: DataFrame) -> str:
@@ -76,12 +79,12 @@ class Catalyst:
     def frame(self, plan: Handle, session: SparkSession | None = None) -> DataFrame:
         """Return the rows of a plan as a DataFrame."""
         session = session or self.session
-        dataset = self._sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+        dataset = self._sql("classic.Dataset").ofRows(session._jsparkSession, plan)  # noqa: SLF001
         return DataFrame(dataset, session)
 
     def delay_ms(self, watermark: Handle) -> int:
         """Return the delay of a watermark node."""
-        return int(self._sql.catalyst.plans.logical.EventTimeWatermark.getDelayMs(watermark.delay()))
+        return int(self._sql("catalyst.plans.logical.EventTimeWatermark").getDelayMs(watermark.delay()))
 
 
 class Outputs(Mapping[int, Handle]):

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from statebed.errors import InputError
 from statebed.java import use_java
 from statebed.spark.console_log import shorten_console_log
+from statebed.spark.java_classes import java_class, remember_classes
 
 MINIMUM_SPARK = (4, 1)
 WORKER_DAEMON = "statebed.spark.epoch.worker_daemon"
@@ -105,8 +106,7 @@ def start_with_plain_checkpoint(writer: DataStreamWriter, session: SparkSession)
     operating system for every step of writing a file, and write a checksum file beside it. The settings of the user's
     session are as before when this returns, and what the user has set remains.
     """
-    java: Any = session._jvm  # noqa: SLF001 - no public way to ask for a class
-    known = bool(java.org.apache.spark.util.Utils.classIsLoadable(_PLAIN_FILES[_MANAGER]))
+    known = bool(java_class(session, "org.apache.spark.util.Utils").classIsLoadable(_PLAIN_FILES[_MANAGER]))
     added = (_PLAIN_FILES.keys() if known else set()) - configuration(session).keys()
     for name in added:
         session.conf.set(name, _PLAIN_FILES[name])
@@ -160,6 +160,7 @@ def check_session(session: Any) -> SparkSession:
             fix="create a new session and its streaming DataFrames, then the job",
         )
     check_version(session.version)
+    remember_classes(session)
     return session
 
 

@@ -21,6 +21,7 @@ from statebed.expressions.type_text import type_of
 from statebed.expressions.user_functions import UserFunction
 from statebed.queries.text.spark_errors import nearest
 from statebed.spark.api.job import Job
+from statebed.spark.java_classes import java_class
 from statebed.sql.source_text import SqlText
 from statebed.sql.statements import CreateFunction
 
@@ -56,9 +57,9 @@ def _check_name(job: Job, source: SqlText, statement: CreateFunction) -> None:
         raise source.mistake(
             f"there is a function {name!r} already", statement.name.span, fix="choose another name, or remove one"
         )
-    jvm: Any = job.spark._jvm  # noqa: SLF001 - the catalogue also has functions that earlier jobs registered
-    known = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
-    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name.lower())
+    # The catalogue also has functions that earlier jobs registered.
+    known = java_class(job.spark, "org.apache.spark.sql.catalyst.analysis.FunctionRegistry").builtin()
+    identifier = java_class(job.spark, "org.apache.spark.sql.catalyst.FunctionIdentifier")(name.lower())
     if name.lower() in FUNCTIONS or known.functionExists(identifier):
         raise source.mistake(
             f"{name!r} is a function of Spark SQL", statement.name.span, fix=f"choose another name, such as my_{name}"

@@ -18,6 +18,7 @@ from statebed.queries.text.spark_errors import quiet_analysis, text_error
 from statebed.queries.text.text_translation import BroadcastDeclaration
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream, Transformed
+from statebed.spark.java_classes import java_class
 from statebed.spark.plan.head_expressions import named_column
 from statebed.sql.query_rewriter import rewrite_query
 from statebed.sql.source_text import SqlText
@@ -184,8 +185,8 @@ class TableDefinition:
     def _stored(self, df: DataFrame, declared: Any, source: SqlText, insert: InsertInto) -> DataFrame:
         """Return the rows with the declared types; columns that the INSERT leaves out are null."""
         session = self.request.session
-        can_store = session._jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign  # type: ignore[union-attr]  # noqa: SLF001 - Spark's own rule
-        parse = session._jvm.org.apache.spark.sql.types.DataType.fromJson  # type: ignore[union-attr]  # noqa: SLF001
+        can_store = java_class(session, "org.apache.spark.sql.catalyst.expressions.Cast").canANSIStoreAssign
+        parse = java_class(session, "org.apache.spark.sql.types.DataType").fromJson
         supplied = {field.name.lower(): field for field in df.schema.fields}
         columns, is_changed = [], len(supplied) != len(declared.fields)
         for field in declared.fields:

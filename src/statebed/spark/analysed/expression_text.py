@@ -7,7 +7,6 @@ bound text is compared with Spark's, so a difference is found before the query s
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -39,6 +38,7 @@ from statebed.spark.analysed.function_names import (
 )
 from statebed.spark.analysed.plan_tree import Expr, Json
 from statebed.spark.analysed.types import arrow_type, same_type
+from statebed.spark.java_classes import java_class
 
 UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 DAY_US = 86_400_000_000
@@ -368,8 +368,8 @@ class ExpressionText:
     def _has_short_floats(self) -> bool:
         if self.session is None:
             return False
-        java: Any = self.session._jvm  # noqa: SLF001 - no public way to ask for the version
-        return int(str(java.java.lang.System.getProperty("java.specification.version")).split(".")[0]) >= _SHORT_FLOATS
+        version = java_class(self.session, "java.lang.System").getProperty("java.specification.version")
+        return int(str(version).split(".")[0]) >= _SHORT_FLOATS
 
     def _zone(self, e: Expr) -> str:
         if self.session is None:

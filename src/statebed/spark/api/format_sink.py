@@ -19,6 +19,7 @@ from statebed.format.names import EPOCH_DIGITS
 from statebed.sinks.base import BaseSink
 from statebed.sinks.places import Holding, Place, real_place
 from statebed.sinks.row_shape import RowShape, shaped_rows
+from statebed.spark.java_classes import java_class
 
 EPOCH = "{epoch}"
 OVERWRITE = "overwrite"
@@ -136,9 +137,8 @@ def format_target(
 
 def check_format(session: SparkSession, name: str, *, known: Sequence[str], where: str) -> None:
     """Raise InputError if this Spark does not have the format."""
-    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark has no other way to ask
     conf = session._jsparkSession.sessionState().conf()  # noqa: SLF001
-    sources = jvm.org.apache.spark.sql.execution.datasources.DataSource
+    sources = java_class(session, "org.apache.spark.sql.execution.datasources.DataSource")
     try:
         if sources.lookupDataSourceV2(name, conf).isDefined():
             return

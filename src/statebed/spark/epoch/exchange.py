@@ -6,7 +6,6 @@ one task per subtask even if no piece arrives, so that no heartbeats are needed.
 themselves, which saves the first stage.
 """
 
-import functools
 import shutil
 import struct
 import tempfile
@@ -21,6 +20,7 @@ from pyspark.core.rdd import RDD, PipelinedRDD
 from pyspark.serializers import NoOpSerializer, Serializer, SpecialLengths
 
 from statebed.spark.epoch.level_task import StageFunction
+from statebed.spark.java_classes import java_class
 from statebed.spark.plan.pieces import Piece
 
 _LENGTH = ">i"
@@ -178,12 +178,10 @@ class _JavaClasses(NamedTuple):
     python: Any
 
 
-@functools.lru_cache(maxsize=1)
 def _java_classes(context: SparkContext) -> _JavaClasses:
-    """Look up classes; each lookup takes several calls of the JVM."""
-    java: Any = context._jvm  # noqa: SLF001 - no public name
-    python = java.org.apache.spark.api.python
-    return _JavaClasses(java.java.util.ArrayList, python.PairwiseRDD, python.PythonPartitioner, python.PythonRDD)
+    python = ("PairwiseRDD", "PythonPartitioner", "PythonRDD")
+    names = ("java.util.ArrayList", *(f"org.apache.spark.api.python.{name}" for name in python))
+    return _JavaClasses(*(java_class(context, name) for name in names))
 
 
 def _nothing(context: SparkContext, tasks: int) -> "RDD[Any]":

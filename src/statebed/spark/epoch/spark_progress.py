@@ -15,9 +15,12 @@ from pyspark.sql import SparkSession
 
 from statebed.logs import id_logger
 from statebed.spark.epoch.reports import EpochSummary
+from statebed.spark.java_classes import java_class
 
 NAME = "statebed"
 """Name of the observed metric."""
+_STREAMING = "org.apache.spark.sql.streaming"
+_JACKSON = "com.fasterxml.jackson.databind"
 _logger = id_logger(__name__)
 
 
@@ -70,8 +73,7 @@ class ProgressListener:
     def _add(self) -> None:
         context = self._session.sparkContext
         ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001 - as pyspark does
-        java = context._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr]  # noqa: SLF001
-        self._wrapper = java.PythonStreamingQueryListenerWrapper(self)
+        self._wrapper = java_class(context, f"{_STREAMING}.PythonStreamingQueryListenerWrapper")(self)
         self._streams.addListener(self._wrapper)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -104,22 +106,21 @@ class ProgressListener:
     class Java:
         """Java interface that the JVM sees."""
 
-        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+        implements = (f"{_STREAMING}.PythonStreamingQueryListener",)
 
 
 class _JavaRows:
     """Creates rows of numbers in the JVM.
 
-    Each lookup of a class by name costs more than a call, so it is done once. All numbers go there as one text.
+    All numbers go there as one text.
     """
 
     def __init__(self, session: SparkSession) -> None:
-        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - no public way to make a row of the JVM's
-        jackson = jvm.com.fasterxml.jackson.databind
-        self._texts = jackson.ObjectMapper().enable(jackson.DeserializationFeature.USE_LONG_FOR_INTS)
-        self._array_class = jvm.java.lang.Class.forName("[Ljava.lang.Object;")
-        self._row_class = jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema
-        self._type_class = jvm.org.apache.spark.sql.types.StructType
+        features = java_class(session, f"{_JACKSON}.DeserializationFeature")
+        self._texts = java_class(session, f"{_JACKSON}.ObjectMapper")().enable(features.USE_LONG_FOR_INTS)
+        self._array_class = java_class(session, "java.lang.Class").forName("[Ljava.lang.Object;")
+        self._row_class = java_class(session, "org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema")
+        self._type_class = java_class(session, "org.apache.spark.sql.types.StructType")
         self._names: tuple[str, ...] = ()
         self._type: Any = None
 

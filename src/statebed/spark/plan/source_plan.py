@@ -7,6 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from statebed.errors import InputError
+from statebed.spark.java_classes import java_class
 from statebed.spark.plan.head_expressions import input_error
 
 _STATEFUL = frozenset(
@@ -111,9 +112,11 @@ def stays_in_place(df: DataFrame) -> bool:
 
 def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
     """Raise the errors that Spark itself would only raise once the query starts and a run is open."""
-    spark = df.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001 - no public way
+    session = df.sparkSession
+    checker = java_class(session, "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
+    append = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
     try:
-        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, spark.streaming.OutputMode.Append())
+        checker.checkForStreaming(plan, append)
     except AnalysisException as error:
         raise input_error(error, df, where=where) from error
 

@@ -1,7 +1,7 @@
 """Classes of the JVM by name, each looked up once.
 
 For a name, Py4J tries every package that PySpark imports, and each attempt searches all jars: a millisecond of
-processor time. PySpark looks up a few names again for every step of a DataFrame, which was a fifth of the work of the
+processor time. PySpark looks up a few names again for every step of a DataFrame, which was an eighth of the work of the
 JVM at the start of a job. What is an attribute of Py4J's view of the JVM is not looked up.
 """
 

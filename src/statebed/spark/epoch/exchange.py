@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
@@ -23,6 +23,7 @@ from statebed.spark.epoch.level_task import StageFunction
 from statebed.spark.java_classes import java_class
 from statebed.spark.plan.pieces import Piece
 
+_PYTHON = "org.apache.spark.api.python"
 _LENGTH = ">i"
 _KEYED = ">iq"
 """The key by which the JVM places a piece, a long, has a length of its own."""
@@ -152,10 +153,10 @@ def reading(context: SparkContext, read: ReadPieces, *, tasks: int, files: Piece
 def placed(rdd: "RDD[Any]", parallelism: int) -> "RDD[Any]":
     """Return the pieces at their subtasks."""
     context = rdd.context
-    java = _java_classes(context)
     # As RDD.partitionBy does, but without pickling.
-    pairs = java.pairs(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - no public name
-    values = java.python.valueOfPair(pairs.partitionBy(java.partitioner(parallelism, 0)))
+    pairs = java_class(context, f"{_PYTHON}.PairwiseRDD")(rdd._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - no public name
+    partitioner = java_class(context, f"{_PYTHON}.PythonPartitioner")(parallelism, 0)
+    values = java_class(context, f"{_PYTHON}.PythonRDD").valueOfPair(pairs.partitionBy(partitioner))
     return RDD(values, context, PieceFrames())
 
 
@@ -169,24 +170,9 @@ def _folder_of(context: SparkContext) -> Path:
     return Path(tempfile.mkdtemp(prefix="pieces-", dir=context._temp_dir))  # noqa: SLF001 - no public name
 
 
-class _JavaClasses(NamedTuple):
-    """Classes of the JVM."""
-
-    list: Any
-    pairs: Any
-    partitioner: Any
-    python: Any
-
-
-def _java_classes(context: SparkContext) -> _JavaClasses:
-    python = ("PairwiseRDD", "PythonPartitioner", "PythonRDD")
-    names = ("java.util.ArrayList", *(f"org.apache.spark.api.python.{name}" for name in python))
-    return _JavaClasses(*(java_class(context, name) for name in names))
-
-
 def _nothing(context: SparkContext, tasks: int) -> "RDD[Any]":
     """Return the input of tasks that need none."""
-    nothing = _java_classes(context).list()
+    nothing = java_class(context, "java.util.ArrayList")()
     return RDD(context._jsc.parallelize(nothing, tasks), context, NoOpSerializer())  # noqa: SLF001 - the public way writes a file
 
 

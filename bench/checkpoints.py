@@ -26,7 +26,7 @@ from statebed.storage import MemoryStore
 
 _COLUMNS = pa.schema([("id", pa.int64()), ("fare", pa.int64()), ("tip", pa.float64()), ("city", pa.string())])
 _BUDGET = 2 << 30
-_MOST_SHARE = 0.25
+_MAX_SHARE = 0.25
 
 
 def run(report: Report, *, quick: bool = False, only: str = "") -> None:
@@ -57,7 +57,7 @@ def _measure(report: Report, case: str, *, kind: str, count: int, step: int) -> 
             _write(one, kind, np.arange(0, count, step))
             shares.append(_checkpointed(one, epoch))
     caller, total = (statistics.median(some) for some in zip(*shares[1:], strict=True))
-    target = 1 / _MOST_SHARE
+    target = 1 / _MAX_SHARE
     report.add(smaller(case, "whole checkpoint", "processor time", ours=caller, theirs=total, unit="us", target=target))
 
 

@@ -32,7 +32,7 @@ _TIME = 1 / 1.5
 _BYTES = 0.9
 _FEW_BYTES = 20.0
 _SUM = merge_columns(value=Merge.SUM)
-_MOST_COMPACTED = ManagerOptions().max_compaction_bytes
+_MAX_COMPACTED = ManagerOptions().max_compaction_bytes
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class State:
     def settle(self) -> None:
         """Everything in blocks, nothing in deltas."""
         self._checkpoint()
-        while (job := self._view.plan_compaction(most_bytes=_MOST_COMPACTED)) is not None:
+        while (job := self._view.plan_compaction(max_bytes=_MAX_COMPACTED)) is not None:
             self._view.offer_edit(job.run())
             self._checkpoint()
 
@@ -78,7 +78,7 @@ class State:
         self._add(ids)
         changed, blocks, block_bytes = self._checkpoint()
         seconds = time.perf_counter() - start
-        job = self._view.plan_compaction(most_bytes=_MOST_COMPACTED)
+        job = self._view.plan_compaction(max_bytes=_MAX_COMPACTED)
         if job is not None:
             edit = job.run()
             self._merged |= {_path(output.digest) for output in edit.outputs}
@@ -189,7 +189,7 @@ def _blocks(case: str, epochs: Sequence[Epoch], report: Report) -> None:
             "bound of a compaction",
             "blocks rewritten",
             ours=most.block_bytes,
-            theirs=_MOST_COMPACTED,
+            theirs=_MAX_COMPACTED,
             unit=f"bytes ({most.blocks} blocks)",
             target=1.0,
         )

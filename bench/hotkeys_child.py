@@ -234,10 +234,10 @@ def measure(case: str, values: int, folder: str) -> dict[str, float]:
     hot, small = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     peak_mb = (peak.bytes - base) / (1 << 20)
     measured = {"first": first, "first_small": first_small, "hot": hot, "small": small, "peak_mb": peak_mb}
-    return measured | (_least_cost(case, values) if case in WHOLE else {})
+    return measured | (_min_cost(case, values) if case in WHOLE else {})
 
 
-def _least_cost(case: str, values: int) -> dict[str, float]:
+def _min_cost(case: str, values: int) -> dict[str, float]:
     """Seconds that pyarrow takes to build the old and the new result from sorted values, and to encode both."""
     numbers = np.arange(values)
     texts = rows(0, values, HOT)["note"].combine_chunks() if case == "string_agg" else None

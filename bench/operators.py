@@ -26,7 +26,7 @@ BATCH_ROWS = 100_000
 KEYS = 1_000_000
 PLENTY = 8 << 30
 FAR_US = 10**15
-_LEAST_BUDGET = 8 << 20
+_MIN_BUDGET = 8 << 20
 _WARM_UP_ROWS = 1 << 13
 
 
@@ -61,7 +61,7 @@ def measure(case: OperatorCase, report: Report, *, rows: int) -> None:
         report.add(faster(case.name, baseline, "in memory", ours=total / seconds, theirs=total / theirs, unit="rows/s"))
     spent = (1e9 * spent.processor / total for spent in (ours, duck))
     report.add(_processor_time(case.name, *spent))
-    budget = max(_LEAST_BUDGET, held // 10)
+    budget = max(_MIN_BUDGET, held // 10)
     bounded = _ours(case, tables, budget, answer)[0].clock
     name = f"a tenth: {budget >> 20} MiB"
     report.add(

@@ -46,7 +46,7 @@ _EPOCH_US = 20_000_000
 """Event time of an epoch; a window takes three."""
 _BUDGET = 2 << 30
 _CACHE_BYTES = 8 << 30
-_MOST_FILES = 8
+_MAX_FILES = 8
 _GOAL_MS = 200.0
 _TIME = 1 / 1.5
 """Target: with five times the keys an epoch takes at most 1.5 times as long."""
@@ -117,7 +117,7 @@ class Job:
 
     def epoch(self) -> list[Spent]:
         spent = self._feed(self._random.integers(0, self._keys, _ROWS))
-        if max(report.state_files for report in self._reports[-_PARALLELISM:]) >= _MOST_FILES:
+        if max(report.state_files for report in self._reports[-_PARALLELISM:]) >= _MAX_FILES:
             self._compact()
         return spent
 
@@ -168,7 +168,7 @@ class Job:
                 parallelism=_PARALLELISM,
                 reference=reference,
                 epoch_time_us=self._epoch * _EPOCH_US,
-                most_bytes=1 << 40,
+                max_bytes=1 << 40,
             )
             self._edits[index] = compact_subtask(task, self._store, tiers=self._tiers, cache=self._cache).edits
 

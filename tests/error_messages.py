@@ -142,7 +142,7 @@ def _writer(changes: Changes) -> Any:
             options=options,
             where=where,
         )
-        return KINDS[kind].made(request)
+        return KINDS[kind].make(request)
 
     return write
 

@@ -177,7 +177,7 @@ class MaintainedJob:
         for operator in TABLES:
             for manager in self.managers(operator, self.run.head):
                 with manager:
-                    made = manager.compact_to_edits(run=self.run.number, most_bytes=1 << 30)
+                    made = manager.compact_to_edits(run=self.run.number, max_bytes=1 << 30)
                 edits[operator] = (*edits.get(operator, ()), *(edit.to_bytes() for edit in made))
         return edits
 

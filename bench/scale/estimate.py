@@ -298,7 +298,7 @@ def estimate(target: Target, formulas: Formulas, latencies: Latencies) -> Estima
     taken = chosen(
         [report] * min(subtasks, most),  # all are alike, and only their number is used
         compacted_in={},
-        most_bytes=options.round_bytes,
+        max_bytes=options.round_bytes,
         subtask_bytes=options.subtask_bytes,
     )
     return Estimate(

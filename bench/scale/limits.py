@@ -7,7 +7,7 @@ from functools import cache
 from bench.scale.estimate import Estimate
 from bench.scale.s3 import GETS_PER_SECOND, PUTS_PER_SECOND
 
-MOST_SUBTASKS = 1 << 20
+MAX_SUBTASKS = 1 << 20
 RESTART_SECONDS = 60.0
 """Acceptable time to open a job after a restart; a choice of ours."""
 COMPACTED_WITHIN = 100.0
@@ -58,7 +58,7 @@ def _breaks_at(
     low, high = 1, 2
     while not exceeded(high):
         low, high = high, 2 * high
-        if high > MOST_SUBTASKS:
+        if high > MAX_SUBTASKS:
             return float("inf")
     while high - low > max(1, low // 100):
         middle = (low + high) // 2

@@ -58,9 +58,9 @@ def _rebuild(
 # ---- causes --------------------------------------------------------------------------------------------------
 
 _OWN_CODE = str(Path(__file__).parent)
-_MOST_FRAMES = 40
-_MOST_LINE = 500
-_MOST_CHARACTERS = 8_000
+_MAX_FRAMES = 40
+_MAX_LINE = 500
+_MAX_CHARACTERS = 8_000
 """Maximum number of characters of a traceback sent between processes, and of an exception text inside another."""
 
 
@@ -83,14 +83,14 @@ class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exceptio
         """Return the traceback of an exception, without statebed's frames that led to the user's code."""
         if isinstance(error, RemoteTraceback):
             return error
-        summary = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
+        summary = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES)
         users = _users_frames(summary.stack)
         frames = tuple(
-            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_MOST_LINE]) for frame in users
+            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_MAX_LINE]) for frame in users
         )
         chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        before = "" if chained is None else "".join(traceback.format_exception(chained, limit=-_MOST_FRAMES))
-        return cls(frames, before[-_MOST_CHARACTERS:], "".join(summary.format_exception_only())[:_MOST_CHARACTERS])
+        before = "" if chained is None else "".join(traceback.format_exception(chained, limit=-_MAX_FRAMES))
+        return cls(frames, before[-_MAX_CHARACTERS:], "".join(summary.format_exception_only())[:_MAX_CHARACTERS])
 
     def __str__(self) -> str:
         shown = [
@@ -114,7 +114,7 @@ def error_text(error: BaseException) -> str:
         text = str(error)
     except Exception as failed:  # noqa: BLE001 - of any kind: the exception is a user's
         text = f"<str() raised {type(failed).__name__}>"
-    cut = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+    cut = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}... ({len(text):,} characters)"
     return f"{type(error).__name__}: {cut}" if cut else type(error).__name__
 
 

@@ -41,14 +41,29 @@ PUBLISHED = {("cli/doctor.py", "found")}
 
 
 def names_bound_in(tree: ast.Module) -> set[tuple[int, str]]:
-    """Return line and name of every local, loop variable and parameter, and of every field of a class."""
+    """Return line and name of every local, loop variable, parameter and function, and of every field of a class."""
     names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add((node.lineno, node.id))
         elif isinstance(node, ast.arg):
             names.add((node.lineno, node.arg))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add((node.lineno, node.name))
     return names
+
+
+LIMIT = re.compile(r"_?(MOST|LEAST|LARGEST|SMALLEST)_")
+
+
+def test_limits_are_called_max_and_min() -> None:
+    others = [
+        f"{path.relative_to(SOURCE)}:{line}: {name}"
+        for path in MODULES
+        for line, name in sorted(names_bound_in(ast.parse(path.read_text())))
+        if LIMIT.match(name)
+    ]
+    assert others == []
 
 
 def test_names_say_what_they_hold() -> None:

@@ -270,7 +270,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
     @rule(everything=st.booleans(), late=st.booleans())
     def compact(self, everything: bool, late: bool) -> None:
         self.checkpoint()
-        jobs = [view.plan_compaction(most_bytes=500, everything=everything) for view in self.views]
+        jobs = [view.plan_compaction(max_bytes=500, everything=everything) for view in self.views]
         if late:
             # Whether the edit still applies or not: the rows are the same.
             self.checkpoint()

@@ -188,11 +188,11 @@ class TimeKeyedMachine(RuleBasedStateMachine):
 
     # ---- durability ------------------------------------------------------------------------------------------
 
-    @rule(most_files=st.sampled_from([1, 4, 8]))
-    def checkpoint(self, most_files: int) -> None:
+    @rule(max_files=st.sampled_from([1, 4, 8]))
+    def checkpoint(self, max_files: int) -> None:
         self.epoch += 1
         for index, view in enumerate(self.views):
-            uploads = view.checkpoint(self.name_of(index), most_files=most_files)
+            uploads = view.checkpoint(self.name_of(index), max_files=max_files)
             part = view.metadata(subtask_index=index)
             assert {one.path for one in uploads} <= {file.path for file in part.files}
             for one in uploads:
@@ -210,7 +210,7 @@ class TimeKeyedMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 2), everything=st.booleans())
     def plan_compaction(self, index: int, everything: bool) -> None:
         view = self.views[index % len(self.views)]
-        job = view.plan_compaction(most_bytes=3_000, everything=everything)
+        job = view.plan_compaction(max_bytes=3_000, everything=everything)
         if job is not None:
             self.jobs.append((view, job))
 

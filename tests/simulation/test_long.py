@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 PAIRS = 3_000
 EPOCHS = 3_000
-MOST_OBJECTS = 250
+MAX_OBJECTS = 250
 
 
 def test_p1_p2_p3_p5_hold_after_a_crash_during_the_recovery_from_a_crash() -> None:
@@ -51,6 +51,6 @@ def test_p5_thousands_of_epochs_with_crashes_keep_a_bounded_number_of_objects() 
         process.epoch()
         if number % 50 == 0:
             most = max(most, sum(1 for _ in world.disk.list("")))
-    assert most < MOST_OBJECTS
+    assert most < MAX_OBJECTS
     world.check_retained()
     world.check_sinks()

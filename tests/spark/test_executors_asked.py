@@ -43,7 +43,7 @@ def test_a_local_spark_on_this_very_python_is_not_asked(spark: SparkSession, tmp
     before = jobs_run(spark)
     report = probe_executors(spark, LocalStore(tmp_path / "state"), settings=settings(tmp_path), job_id="rides")
     assert report.answers == ()
-    assert report.least_memory > 0
+    assert report.min_memory > 0
     assert jobs_run(spark) == before
     assert (tmp_path / "cache").is_dir()
     assert not (tmp_path / "state").exists()

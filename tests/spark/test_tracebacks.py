@@ -36,7 +36,7 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(DRIVER.read_text().splitlines(), 1) if line.strip() == text)
 
 
-MOST_LINES = 110
+MAX_LINES = 110
 """Lines on the screen up to our error; 180 and more of them when Spark wrote its stack traces there."""
 RAISE = 'raise ValueError("three is not allowed")'
 CUT_OFF_WORKER = re.compile(
@@ -100,7 +100,7 @@ def check_last_lines(printed: str, code: str, method: str | None) -> None:
     assert len(lines) == error + 3, lines[error:]
     assert not any(line.startswith("\tat ") for line in lines[at:])
     assert not any(line.startswith("\tat ") for line in lines), "Spark's stack traces are in a file"
-    assert error < MOST_LINES, printed
+    assert error < MAX_LINES, printed
     named = re.search(r"ERROR MicroBatchExecution: .* terminated with error \[stack trace: (.+)\]", printed)
     assert named is not None
     with Path(named[1]).open() as log:

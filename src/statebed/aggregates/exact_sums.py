@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 _UNIT_BITS = 1074
 """Every finite double is an integer multiple of 2**-1074."""
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 _SHARED_GRIDS = 4
 """Number of grids shared by all groups that are tried; more would not be faster than separate grids."""
 
@@ -99,7 +99,7 @@ def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
         known = np.isfinite(np.ldexp(np.maximum.reduceat(np.abs(left), starts), spare + 1))
     left[np.repeat(~known, counts)] = 0.0
     sums: list[Doubles] = []
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         largest = np.maximum.reduceat(np.abs(left), starts)
         if not largest.any():
             break

@@ -20,9 +20,9 @@ from statebed.format.stream_schema import Changes, weights_of
 
 ROWS = "_rows"
 """Number of rows of a group in a changelog."""
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 PIECE_BYTES = 8 << 20
-"""Rows of more than `MOST_BYTES` are processed in pieces of `PIECE_BYTES`."""
+"""Rows of more than `MAX_BYTES` are processed in pieces of `PIECE_BYTES`."""
 LISTS_BYTES = 1 << 20
 """Partials that list values are merged in pieces of this size: sorting the values takes several times their size."""
 
@@ -70,11 +70,11 @@ class Partials:
 
     def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Fold groups of rows to partials."""
-        return _in_pieces(self._fold, rows, grouping, most=MOST_BYTES, piece=PIECE_BYTES)
+        return _in_pieces(self._fold, rows, grouping, most=MAX_BYTES, piece=PIECE_BYTES)
 
     def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Merge groups of partials."""
-        most, piece = (LISTS_BYTES, LISTS_BYTES) if self._lists else (MOST_BYTES, PIECE_BYTES)
+        most, piece = (LISTS_BYTES, LISTS_BYTES) if self._lists else (MAX_BYTES, PIECE_BYTES)
         return _in_pieces(self._merge, rows, grouping, most=most, piece=piece)
 
     @cached_property

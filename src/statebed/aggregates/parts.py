@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-_MOST_DIGITS = 34
+_MAX_DIGITS = 34
 """Maximum precision: Spark rounds when it negates a longer decimal."""
 
 
@@ -101,7 +101,7 @@ def can_be_reversed(kind: pa.DataType) -> bool:
         or pa.types.is_signed_integer(kind)
         or pa.types.is_float32(kind)
         or pa.types.is_float64(kind)
-        or (pa.types.is_decimal128(kind) and kind.precision <= _MOST_DIGITS)
+        or (pa.types.is_decimal128(kind) and kind.precision <= _MAX_DIGITS)
         or pa.types.is_date32(kind)
         or (pa.types.is_timestamp(kind) and kind.tz is not None)
     )

@@ -2,7 +2,7 @@
 
 Words hold the bytes of the value, padded with zeros; the highest byte of the last word is the length, 255 for null.
 Values are equal if their words are, and all words but the last are those that the hash uses. Values of more than
-MOST_BYTES cannot be packed.
+MAX_BYTES cannot be packed.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ _NULL = 255
 _WORD = 8
 NULL_WORD = np.uint64(_NULL << 56)
 """Last word of a null."""
-_MOST_WORDS = 5
-MOST_BYTES = _MOST_WORDS * _WORD - 1
+_MAX_WORDS = 5
+MAX_BYTES = _MAX_WORDS * _WORD - 1
 """Maximum length of a value in bytes: room for a UUID as text."""
 _ROWS_AT_ONCE = 1 << 14
 """Number of rows whose arrays all fit into the processor's cache."""
@@ -50,7 +50,7 @@ class PackedText:
         offsets = _offsets(array)
         lengths = np.diff(offsets)
         longest = int(lengths.max(initial=0))
-        if longest > MOST_BYTES:
+        if longest > MAX_BYTES:
             return None
         words = tuple(np.empty(len(array), dtype=np.uint64) for _ in range(longest // _WORD + 1))
         even = longest >= _WORD and not array.null_count and int(lengths.min()) == longest

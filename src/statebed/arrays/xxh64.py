@@ -53,7 +53,7 @@ class Text:
         padded.view(np.uint8)[: len(data)] = data
         return cls(padded, starts, lengths[:1] if (lengths == lengths[0]).all() else lengths)
 
-    def some(self, rows: Places | slice) -> "Text":
+    def take(self, rows: Places | slice) -> "Text":
         return Text(self.data, self.starts[rows], self.lengths[rows])
 
     def words(self, place: Places) -> Hashes:
@@ -127,7 +127,7 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
         else:
             # Longest first, so that the rows that still have a stripe are always a prefix.
             rows = np.argsort(-lengths)[: np.count_nonzero(stripes)]
-            hashes[rows] = _stripes(text.some(rows), stripes[rows], seeds[rows])
+            hashes[rows] = _stripes(text.take(rows), stripes[rows], seeds[rows])
     hashes += lengths.astype(np.uint64)
     rest = lengths % _STRIPE
     place = lengths - rest
@@ -208,7 +208,7 @@ def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
         rows, active = text, lanes
         if number >= fewest:
             active = lanes[:, : np.count_nonzero(stripes > number)]
-            rows = text.some(slice(0, active.shape[1]))
+            rows = text.take(slice(0, active.shape[1]))
         if active.shape[1] <= _FEW_ROWS:
             for row in range(active.shape[1]):
                 lanes[:, row] = _mixed_alone(text, row, lanes[:, row].tolist(), number, int(counts[row]))

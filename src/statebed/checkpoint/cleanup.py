@@ -19,12 +19,12 @@ from statebed.format import names
 from statebed.protocol.cleanup import (
     Licence,
     deletion_order,
-    doomed_records,
-    doomed_runs,
     find_licence,
     is_garbage,
     protecting_pins,
     protecting_records,
+    records_to_delete,
+    runs_to_delete,
 )
 
 
@@ -131,7 +131,7 @@ class Cleaner:
         protected: set[str],
         head: pb.CheckpointMetadata,
     ) -> tuple[list[int], list[str]]:
-        doomed = doomed_records([record.epoch for record in records], licence=licence, head=head.epoch)
+        doomed = records_to_delete([record.epoch for record in records], licence=licence, head=head.epoch)
         candidates: set[str] = set()
         metadata: set[str] = set()
         for record in records:
@@ -161,7 +161,7 @@ class Cleaner:
         store = self._log.store
         listed = [info.path for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in store.list(folder)]
         present = [epoch for path in listed if (epoch := names.epoch_of(path)) and path == names.record(epoch)]
-        doomed = doomed_records(present, licence=licence, head=head.epoch)
+        doomed = records_to_delete(present, licence=licence, head=head.epoch)
         garbage = [
             path
             for path in listed
@@ -172,7 +172,7 @@ class Cleaner:
     def _old_runs(self, retained: Sequence[pb.CheckpointMetadata]) -> list[str]:
         """Return the end and heartbeat objects of old runs. Nothing refers to them or depends on them."""
         runs = {info.path: names.run_of(info.path) for info in self._log.store.list(names.RUNS)}
-        doomed = doomed_runs({run for run in runs.values() if run is not None}, retained=retained)
+        doomed = runs_to_delete({run for run in runs.values() if run is not None}, retained=retained)
         return sorted(path for path, run in runs.items() if run in doomed)
 
     def _delete_record(self, number: int) -> None:

@@ -22,7 +22,7 @@ def is_given_up(store: ObjectStore, epoch: int, sink_id: str) -> bool:
         return False
 
 
-def uncounted(
+def given_up_since(
     store: ObjectStore, head: pb.CheckpointMetadata, epochs: Iterable[pb.CheckpointMetadata]
 ) -> dict[str, GivenUpEpochs]:
     """Return, by sink, those of `epochs` that were given up after the record `head` was written."""

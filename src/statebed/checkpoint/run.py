@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from statebed.checkpoint.cleanup import Cleaner, CleanupResult, PreparedCleanup
 from statebed.checkpoint.environment import Environment
-from statebed.checkpoint.given_up import is_given_up, uncounted
+from statebed.checkpoint.given_up import given_up_since, is_given_up
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.open_run import Opening, RunOptions, markers, prepare_opening, walk_chain
 from statebed.checkpoint.references import References
@@ -79,7 +79,7 @@ class Run:
         self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
-        self._given_up = uncounted(log.store, start, (self._view[epoch] for epoch in chain))
+        self._given_up = given_up_since(log.store, start, (self._view[epoch] for epoch in chain))
         self._requests = PendingRequests(log)
         self._cleanups = 0
         self._rollback_allowed = bool(start.rollback_allowed)

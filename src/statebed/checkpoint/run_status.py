@@ -14,9 +14,9 @@ from statebed.format import names
 from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore
 
-MOST_TEXT = 4_000
+MAX_TEXT = 4_000
 """Maximum length of a stored error text, in characters."""
-MOST_TRACEBACK = 16_000
+MAX_TRACEBACK = 16_000
 
 
 @dataclass(frozen=True)

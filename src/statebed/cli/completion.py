@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from statebed.checkpoint.log import CheckpointLog
     from statebed.format import checkpoint_pb2 as pb
 
-MOST_EPOCHS = 50
+MAX_EPOCHS = 50
 """Maximum number of epochs offered, the newest first. It keeps completion fast for long logs."""
 
 
@@ -26,7 +26,7 @@ def jobs(context: typer.Context, incomplete: str) -> list[str]:
 
 def epochs(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the newest epochs of the job, newest first."""
-    return _offered(lambda: map(str, reversed(_log(context).numbers()[-MOST_EPOCHS:])), incomplete)
+    return _offered(lambda: map(str, reversed(_log(context).numbers()[-MAX_EPOCHS:])), incomplete)
 
 
 def epochs_and_savepoints(context: typer.Context, incomplete: str) -> list[str]:
@@ -43,12 +43,12 @@ def tables(context: typer.Context, incomplete: str) -> list[str]:
     """Complete tables of the job, or of the operator given on the command line."""
     from statebed.inspect.contents import metadata_of
 
-    def found() -> Iterable[str]:
+    def candidates() -> Iterable[str]:
         operator = context.params.get("operator")
         metadata = metadata_of(_log(context), _head(context))
         return sorted({t for o, parts in metadata.items() if operator in {None, o} for p in parts for t in p.tables})
 
-    return _offered(found, incomplete)
+    return _offered(candidates, incomplete)
 
 
 def savepoints(context: typer.Context, incomplete: str) -> list[str]:

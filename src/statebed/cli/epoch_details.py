@@ -7,7 +7,7 @@ from rich.text import Text
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output
-from statebed.cli.render_show import LEAST, Epoch, render_epoch
+from statebed.cli.render_show import EXPENDABLE_COLUMNS, Epoch, render_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
@@ -89,7 +89,7 @@ def document(shown: Epoch) -> dict[str, object]:
 def print_epoch(shown: Epoch) -> None:
     screen = output.console()
     for piece in render_epoch(shown):
-        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST))
+        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, expendable=EXPENDABLE_COLUMNS))
 
 
 def _record(log: CheckpointLog, wanted: EpochDetails) -> pb.CheckpointMetadata:

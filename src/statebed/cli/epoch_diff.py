@@ -144,7 +144,7 @@ def _print_job(diff: JobDiff) -> None:
         [_table_row(change, names) for change in diff.tables],
         right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
     )
-    output.print_table(tables, (), least=("tombstones",))
+    output.print_table(tables, (), expendable=("tombstones",))
     output.say("pass --operator and --table to see the changed rows of one table")
 
 

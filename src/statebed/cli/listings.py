@@ -13,7 +13,7 @@ from statebed.inspect.records import newest_readable, summarise_epochs
 from statebed.inspect.run_states import RunReport, newest_run, run_reports
 from statebed.inspect.savepoints import summarise_savepoints
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """Maximum number of runs whose status is read."""
 
 
@@ -24,7 +24,7 @@ def print_jobs(state: str, *, as_json: bool) -> None:
     elif jobs:
         given_up = [f"job {job.job}: {line}" for job in jobs for line in job.given_up]
         problems = [*render.problems(jobs), *given_up]
-        output.print_table(render.jobs_table(jobs, where=state), problems, least=render.LEAST_OF_JOBS)
+        output.print_table(render.jobs_table(jobs, where=state), problems, expendable=render.EXPENDABLE_JOB_COLUMNS)
     else:
         output.say(f"no job has state at {state}")
 
@@ -43,7 +43,9 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
     report = newest_run(log, head, now_us=_now_us()) if head else None
     failure = [render.failure(report)] if report is not None and report.is_problem else []
     given_up = given_up_lines(log, head) if head else []
-    output.print_table(shown, [*render.problems(epochs), *given_up, *failure], least=render.LEAST_OF_EPOCHS)
+    output.print_table(
+        shown, [*render.problems(epochs), *given_up, *failure], expendable=render.EXPENDABLE_EPOCH_COLUMNS
+    )
     first = epochs[0].epoch
     if limit is not None and len(epochs) >= limit and any(number < first for number in log.numbers()):
         output.say(f"for older epochs pass --before {first}; for all, --limit 0")
@@ -53,13 +55,15 @@ def print_runs(state: str, job: str | None, *, limit: int | None, as_json: bool)
     log = open_log(state, job)
     head = newest_readable(log)
     # The status of a run may outlive its records. List all runs that did not end cleanly, newest last.
-    reports = run_reports(log, head, now_us=_now_us(), limit=limit or MOST_RUNS)[::-1] if head else []
+    reports = run_reports(log, head, now_us=_now_us(), limit=limit or MAX_RUNS)[::-1] if head else []
     runs = with_reports(summarise_runs(log, limit=limit), reports)
     if as_json:
         _print_json(runs)
         return
     shown = render.runs_table(runs, title=f"runs of {log.job_id} at {state}")
-    output.print_table(shown, map(render.failure, filter(_is_problem, reports)), least=render.LEAST_OF_RUNS)
+    output.print_table(
+        shown, map(render.failure, filter(_is_problem, reports)), expendable=render.EXPENDABLE_RUN_COLUMNS
+    )
 
 
 def print_lineages(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:

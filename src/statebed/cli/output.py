@@ -91,12 +91,12 @@ def _cell(value: object) -> Text:
     return Text(NOTHING if value is None else clipped(str(value), width=_WIDEST_CELL))
 
 
-def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
-    """Drop columns in the order of `least` until the table fits the screen, and note the dropped ones."""
+def fit(shown: Table, screen: Console, *, expendable: Sequence[str]) -> Table:
+    """Drop columns in the order of `expendable` until the table fits the screen, and note the dropped ones."""
     unbounded = screen.options.update(max_width=_UNBOUNDED)
     dropped: list[str] = []
     there = {str(column.header) for column in shown.columns}
-    for name in (name for name in least if name in there):
+    for name in (name for name in expendable if name in there):
         if Measurement.get(screen, unbounded, shown).maximum <= screen.width:
             break
         dropped.append(name)
@@ -120,10 +120,10 @@ def iso_instant(time_us: int | None) -> str | None:
     return None if time_us is None else units.exact(time_us)
 
 
-def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
+def print_table(shown: Table, problems: Iterable[str], *, expendable: Sequence[str] = ()) -> None:
     """Print a table that fits the screen, followed by the problems of its rows."""
     screen = console()
-    screen.print(fit(shown, screen, least=least))
+    screen.print(fit(shown, screen, expendable=expendable))
     for text in problems:
         screen.print(problem(text))
 

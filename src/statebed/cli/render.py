@@ -21,7 +21,7 @@ from statebed.present.units import NOTHING, duration, instant, number, precise, 
 _TONES = {Verdict.OK: Tone.GOOD, Verdict.WARN: Tone.WARN, Verdict.FAIL: Tone.BAD}
 
 
-LEAST_OF_JOBS = ("lineage", "finished (UTC)", "took", "savepoints", "records")
+EXPENDABLE_JOB_COLUMNS = ("lineage", "finished (UTC)", "took", "savepoints", "records")
 """Columns to drop on a narrow screen, the least important first."""
 
 
@@ -90,7 +90,7 @@ def failure(report: RunReport) -> str:
     return "\n".join(lines)
 
 
-LEAST_OF_EPOCHS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took", "size")
+EXPENDABLE_EPOCH_COLUMNS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took", "size")
 
 
 def epochs_table(epochs: Sequence[LogEntry], *, title: str) -> Table:
@@ -120,7 +120,7 @@ def epochs_table(epochs: Sequence[LogEntry], *, title: str) -> Table:
     )
 
 
-LEAST_OF_RUNS = ("finished (UTC)", "watermark (UTC)", "base")
+EXPENDABLE_RUN_COLUMNS = ("finished (UTC)", "watermark (UTC)", "base")
 
 
 def runs_table(runs: Iterable[RunSummary], *, title: str) -> Table:

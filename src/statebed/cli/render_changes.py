@@ -14,7 +14,7 @@ from statebed.maintain import CommittedChange, Garbage, OutdatedTable, RepairPla
 from statebed.present import units
 from statebed.sinks.manifest import TableVerification
 
-MOST_NUMBERS = 12
+MAX_NUMBERS = 12
 
 
 def as_json(value: Any) -> Any:
@@ -46,8 +46,8 @@ def numbers(epochs: Sequence[int]) -> str:
         else:
             ranges.append([epoch])
     texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in ranges]
-    more = [f"and {len(texts) - MOST_NUMBERS} more"] if len(texts) > MOST_NUMBERS else []
-    return ", ".join([*texts[:MOST_NUMBERS], *more])
+    more = [f"and {len(texts) - MAX_NUMBERS} more"] if len(texts) > MAX_NUMBERS else []
+    return ", ".join([*texts[:MAX_NUMBERS], *more])
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:

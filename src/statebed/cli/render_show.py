@@ -21,8 +21,8 @@ from statebed.operators.joins.matches import entry_warning
 from statebed.present.units import NOTHING, duration, number, precise, rate, size
 
 _HASHES = 1 << 64
-_MOST_PARTITIONS = 50
-LEAST = (
+_MAX_PARTITIONS = 50
+EXPENDABLE_COLUMNS = (
     *("of its output (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
     *("hits", "loads", "tombstones", "spills", "by level", "tier", "of", "spilled"),
 )
@@ -137,13 +137,13 @@ def partitions_table(sources: Iterable[SourceState]) -> Table:
     """Return the partitions of Kafka sources, those that are furthest behind first."""
     lags = [(source.source, lag) for source in sources for lag in source.partitions]
     lags.sort(key=lambda pair: -pair[1].behind)
-    left = len(lags) - _MOST_PARTITIONS
+    left = len(lags) - _MAX_PARTITIONS
     return table(
         "partitions" if left <= 0 else f"partitions, without {left} that are less behind",
         ["source", "topic", "partition", "offset", "latest", "behind"],
         [
             (source, lag.topic, str(lag.partition), number(lag.offset), number(lag.latest), number(lag.behind))
-            for source, lag in lags[:_MOST_PARTITIONS]
+            for source, lag in lags[:_MAX_PARTITIONS]
         ],
         right=["partition", "offset", "latest", "behind"],
     )

@@ -13,7 +13,7 @@ from statebed.cli import output
 from statebed.cli.safe_text import clipped, plain, plain_json
 from statebed.format.json_values import json_objects, json_values
 
-MOST_IN_A_TABLE = 10_000
+MAX_TABLE_ROWS = 10_000
 _WIDEST = 80
 
 
@@ -53,13 +53,13 @@ def print_table(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, title: str, keys: Sequence[str], limit: int | None
 ) -> None:
     """Print a table that fits the screen, with a note if there are more rows than it shows."""
-    most = MOST_IN_A_TABLE if limit is None else min(limit, MOST_IN_A_TABLE)
+    most = MAX_TABLE_ROWS if limit is None else min(limit, MAX_TABLE_ROWS)
     read = pa.Table.from_batches(first(batches, most + 1), schema=schema)
     screen = output.console()
     shown = output.table(title, schema.names, _rows(read.slice(0, most)), right=_numbers(schema))
-    screen.print(output.fit(shown, screen, least=[name for name in reversed(schema.names) if name not in keys]))
+    screen.print(output.fit(shown, screen, expendable=[name for name in reversed(schema.names) if name not in keys]))
     if read.num_rows > most:
-        more = "--limit 0 shows all" if most < MOST_IN_A_TABLE else "`statebed export` saves all"
+        more = "--limit 0 shows all" if most < MAX_TABLE_ROWS else "`statebed export` saves all"
         output.say(f"showing the first {most:,} rows; {more}")
     elif not read.num_rows:
         output.say("no rows")

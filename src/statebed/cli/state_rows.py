@@ -68,7 +68,7 @@ def print_scan(request: TableRequest, shown: OutputOptions) -> None:
         ],
         right=["level", "subtask", "row groups read", "of", "bytes read"],
     )
-    output.print_table(shown_files, (), least=("subtask", "level"))
+    output.print_table(shown_files, (), expendable=("subtask", "level"))
     everything = scan.bytes_read + scan.bytes_skipped
     output.say(
         f"{scan.files_read} of {len(scan.files)} files, {scan.row_groups_read} of "

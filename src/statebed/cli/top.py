@@ -24,7 +24,7 @@ from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.sources import SourceState
 from statebed.present.units import NOTHING, duration, instant, number, rate, size
 
-LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
+EXPENDABLE_COLUMNS = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
 """Columns to drop on a narrow screen, the least important first."""
 _BAR = 40
 _KEYS_THAT_LEAVE = (b"q", b"Q", b"")
@@ -137,7 +137,7 @@ def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
         )
     if note:
         pieces.append(Text.assemble(("cannot refresh: ", "yellow"), line(note)))
-    return Group(*(output.fit(p, screen, least=LEAST) if isinstance(p, Table) else p for p in pieces))
+    return Group(*(output.fit(p, screen, expendable=EXPENDABLE_COLUMNS) if isinstance(p, Table) else p for p in pieces))
 
 
 def _heading(pace: JobPace) -> Iterator[Text]:

@@ -114,12 +114,12 @@ def _run(folder: DemoFolder, *, kill_at: KillPoint | None) -> _Run:
     log = folder.log()
     before = _newest(log)
 
-    def moment_has_come(log: CheckpointLog) -> bool:
+    def kill_point_reached(log: CheckpointLog) -> bool:
         # Let the run_start and one epoch pass, so that every run makes progress. Do only one lookup until then, to
         # leave the cores to the job.
         return kill_at is not None and log.exists(before + 2) and _moment(log) is kill_at
 
-    ended = run_job(folder, kill_when=moment_has_come, poll_seconds=_POLL_SECONDS)
+    ended = run_job(folder, kill_when=kill_point_reached, poll_seconds=_POLL_SECONDS)
     return _Run(base=_base_of_run_after(log, before), death=_death(log, ended.processes) if ended.killed else None)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from statebed.expressions.mistakes import TextSpan
 
-_MOST_SHOWN = 30
+_MAX_SHOWN = 30
 
 
 def index_of_name(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -> int:
@@ -24,7 +24,7 @@ def advice(names: Iterable[str], wanted: str, *, kind: str) -> str:
     """Suggest the closest name and list the existing ones."""
     known = list(names)
     near = near_match(known, wanted)
-    shown = ", ".join(known[:_MOST_SHOWN]) + (", ..." if len(known) > _MOST_SHOWN else "")
+    shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
     listed = f"the {kind}s are {shown}" if known else f"there are no {kind}s"
     return f"did you mean {near!r}? {listed}" if near else listed
 

@@ -21,7 +21,7 @@ from statebed.expressions.text_limits import check_size
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-MOST_ELEMENTS = 1 << 26
+MAX_ELEMENTS = 1 << 26
 """Maximum number of list elements that one function returns for one batch."""
 
 
@@ -71,7 +71,7 @@ class ListParts:
         return ListParts(valid, np.where(valid, parts.lengths, 0), parts.values)
 
 
-def taken_apart(array: pa.Array) -> ListParts:
+def split_lists(array: pa.Array) -> ListParts:
     """Take lists or maps apart; the elements of a map are structs of key and value."""
     offsets, items = items_of(array)
     valid, lengths = validity(array), np.diff(offsets)
@@ -81,7 +81,7 @@ def taken_apart(array: pa.Array) -> ListParts:
     return ListParts(valid, lengths, items)
 
 
-def put_together(kind: pa.DataType, parts: ListParts) -> pa.Array:
+def join_lists(kind: pa.DataType, parts: ListParts) -> pa.Array:
     """Build lists of `kind`, whose elements must have the element type of `kind`."""
     check_elements(len(parts.values), len(parts.lengths))
     return pa.Array.from_buffers(kind, len(parts.lengths), _buffers(parts), children=[parts.values])
@@ -103,10 +103,10 @@ def _buffers(parts: ListParts) -> list[pa.Buffer | None]:
 
 
 def check_elements(count: int, rows: int) -> None:
-    """Raise if a result has more than `MOST_ELEMENTS` elements."""
-    if count > MOST_ELEMENTS:
+    """Raise if a result has more than `MAX_ELEMENTS` elements."""
+    if count > MAX_ELEMENTS:
         raise RowFailure(
-            f"a result of {count:,} list elements for {rows:,} rows, above the limit of {MOST_ELEMENTS:,}",
+            f"a result of {count:,} list elements for {rows:,} rows, above the limit of {MAX_ELEMENTS:,}",
             fix="make shorter lists, or leave rows out before with where(...)",
         )
 

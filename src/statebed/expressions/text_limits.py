@@ -10,18 +10,18 @@ import pyarrow.compute as pc
 from statebed.expressions.mistakes import RowFailure
 from statebed.present.units import binary_size
 
-MOST_PADDED = 1 << 20
+MAX_PADDED = 1 << 20
 """Maximum length that `lpad` and `rpad` accept, in characters."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum number of bytes of text that one function returns for one batch."""
 
 
 def check_size(nbytes: int, rows: int) -> None:
-    """Raise if a result has more than `MOST_BYTES` bytes."""
-    if nbytes > MOST_BYTES:
+    """Raise if a result has more than `MAX_BYTES` bytes."""
+    if nbytes > MAX_BYTES:
         raise RowFailure(
             f"a result of {binary_size(nbytes)} of text for {rows:,} rows is above the limit of "
-            f"{binary_size(MOST_BYTES)}",
+            f"{binary_size(MAX_BYTES)}",
             fix="make shorter texts, or leave rows out before with where(...)",
         )
 

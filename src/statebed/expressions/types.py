@@ -16,9 +16,9 @@ TINYINT, SMALLINT, INT, BIGINT = pa.int8(), pa.int16(), pa.int32(), pa.int64()
 FLOAT, DOUBLE = pa.float32(), pa.float64()
 TIMESTAMP, NAIVE_TIMESTAMP, INTERVAL = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us")
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 """Maximum precision of a decimal."""
-_LEAST_FRACTION = 6
+_MIN_FRACTION = 6
 """Fractional digits that a decimal result keeps when it would need too many digits, as in Spark."""
 
 INTEGER_DIGITS = {TINYINT: 3, SMALLINT: 5, INT: 10, BIGINT: 20}
@@ -63,7 +63,7 @@ def type_named(name: str) -> pa.DataType | None:
     if match is None:
         return NAMED.get(name)
     precision, scale = int(match[1] or 10), int(match[2] or 0)
-    return pa.decimal128(precision, scale) if 1 <= precision <= MOST_DIGITS and scale <= precision else None
+    return pa.decimal128(precision, scale) if 1 <= precision <= MAX_DIGITS and scale <= precision else None
 
 
 def list_of(kind: pa.DataType, *, nullable: bool = True) -> pa.DataType:
@@ -127,7 +127,7 @@ def working_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_other_decimal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind) and not is_decimal(kind) and kind.precision <= MOST_DIGITS)
+    return bool(pa.types.is_decimal(kind) and not is_decimal(kind) and kind.precision <= MAX_DIGITS)
 
 
 _WORKING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]]] = [
@@ -157,10 +157,10 @@ def decimal_of(kind: pa.DataType) -> pa.DataType:
 
 def bounded_decimal(precision: int, scale: int) -> pa.DataType:
     """Return the type of a result that would need `precision` digits; excess digits are taken from the fraction."""
-    if precision <= MOST_DIGITS:
+    if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
     whole = precision - scale
-    return pa.decimal128(MOST_DIGITS, max(MOST_DIGITS - whole, min(scale, _LEAST_FRACTION)))
+    return pa.decimal128(MAX_DIGITS, max(MAX_DIGITS - whole, min(scale, _MIN_FRACTION)))
 
 
 def common_type(*kinds: pa.DataType) -> pa.DataType | None:
@@ -215,7 +215,7 @@ def _common_number(left_type: pa.DataType, right_type: pa.DataType) -> pa.DataTy
         left, right = decimal_of(left_type), decimal_of(right_type)
         whole = max(left.precision - left.scale, right.precision - right.scale)
         scale = max(left.scale, right.scale)
-        return pa.decimal128(min(whole + scale, MOST_DIGITS), min(scale, MOST_DIGITS - whole))
+        return pa.decimal128(min(whole + scale, MAX_DIGITS), min(scale, MAX_DIGITS - whole))
     wider = max(left_type, right_type, key=_PRECEDENCE.index)
     # An integer may have more digits than a float can hold.
     return DOUBLE if wider == FLOAT else wider

@@ -103,7 +103,7 @@ def operator_clocks(
         follows.append(all(follows[edge.node] for edge in node.inputs))
         if follows[-1]:
             silent.append(False)
-            mark = _least_known(marks[edge.node] for edge in node.inputs)
+            mark = _min_known(marks[edge.node] for edge in node.inputs)
             if isinstance(node, OperatorNode):
                 earlier = before.get(node.operator.operator_id) or 0
                 reached = max(earlier, mark or 0, repeating.get(node.operator.operator_id, 0))
@@ -112,7 +112,7 @@ def operator_clocks(
             marks.append(mark)
             continue
         timed = _timed_inputs(node)
-        mark = _least(_minus(marks[origin], lag.most_us) for origin, lag in timed if not silent[origin])
+        mark = _least(_minus(marks[origin], lag.max_us) for origin, lag in timed if not silent[origin])
         silent.append(all(silent[origin] for origin, _ in timed))
         if isinstance(node, OperatorNode):
             had = before.get(node.operator.operator_id)
@@ -134,7 +134,7 @@ def _spark_marks(graph: Graph, observed_ms: Sequence[int | None]) -> dict[SparkC
     return marks
 
 
-def _least_known(marks: Iterable[int | None]) -> int | None:
+def _min_known(marks: Iterable[int | None]) -> int | None:
     """Return the least watermark of the inputs that have one, as Spark does."""
     return min((mark for mark in marks if mark is not None), default=None)
 
@@ -160,7 +160,7 @@ def drained_clocks(
         if isinstance(node, SourceNode):
             latest.append(sources[node.name].max_event_time_us)
             continue
-        reached = greatest(_minus(latest[origin], lag.least_us) for origin, lag in _timed_inputs(node))
+        reached = greatest(_minus(latest[origin], lag.min_us) for origin, lag in _timed_inputs(node))
         if isinstance(node, OperatorNode):
             operator = node.operator
             had = before.get(operator.operator_id)

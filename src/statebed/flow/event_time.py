@@ -112,7 +112,7 @@ def _of_step(node: StepNode, before: Lags) -> Lags:
 def _in_all(streams: list[Lags]) -> Lags:
     names = [name for name in streams[0] if all(name in other for other in streams)]
     return {
-        name: Lag(min(stream[name].least_us for stream in streams), max(stream[name].most_us for stream in streams))
+        name: Lag(min(stream[name].min_us for stream in streams), max(stream[name].max_us for stream in streams))
         for name in names
     }
 
@@ -174,7 +174,7 @@ def _of_window(window: Window) -> dict[str, Lag]:
 
 
 def _behind(lags: Lags, more: Lag) -> dict[str, Lag]:
-    return {name: Lag(lag.least_us + more.least_us, lag.most_us + more.most_us) for name, lag in lags.items()}
+    return {name: Lag(lag.min_us + more.min_us, lag.max_us + more.max_us) for name, lag in lags.items()}
 
 
 def _shown(columns: JoinColumns, sides: Mapping[JoinSide, Lags]) -> dict[str, Lag]:

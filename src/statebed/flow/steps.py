@@ -18,7 +18,7 @@ from statebed.aggregates.aggregate import Aggregate
 from statebed.arrays.columns import from_numpy, one_chunk
 from statebed.arrays.key_hash import HASH_SEED, hash_columns, normalise_key
 from statebed.expressions import filter_rows
-from statebed.expressions.list_parts import ListParts, taken_apart, taken_or_null
+from statebed.expressions.list_parts import ListParts, split_lists, taken_or_null
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
 
@@ -166,7 +166,7 @@ class Explode:
         return [field.with_name(name) for field, name in zip(fields, self.names, strict=True)]
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        parts = taken_apart(self.value.evaluate(rows))
+        parts = split_lists(self.value.evaluate(rows))
         places = np.arange(len(parts.values), dtype=np.int64)
         sources, valid = parts.rows, None
         if self.outer:
@@ -223,8 +223,8 @@ class AggregateValue:
 class Lag:
     """Bounds of `event time - column`, in microseconds, for a time column of a stream."""
 
-    least_us: int
-    most_us: int
+    min_us: int
+    max_us: int
 
 
 EXACT = Lag(0, 0)

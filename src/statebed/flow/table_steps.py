@@ -20,7 +20,7 @@ from statebed.operators.joins.lookup import matched, unnumbered
 from statebed.operators.joins.pairs import PairRule
 from statebed.present.units import binary_size
 
-LARGEST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Maximum size of a table in memory: it is sent to every task of each epoch."""
 
 
@@ -52,10 +52,10 @@ class EpochTable:
     def refresh(self) -> None:
         """Load the rows of the next epoch; raise InputError if the table is too large."""
         rows = self.load()
-        if rows.nbytes > LARGEST_BYTES:
+        if rows.nbytes > MAX_BYTES:
             raise InputError(
                 f"the table takes {binary_size(rows.nbytes)} of memory, but one that is joined between two stateful "
-                f"steps may take at most {binary_size(LARGEST_BYTES)}",
+                f"steps may take at most {binary_size(MAX_BYTES)}",
                 where=f"table {self.table.name}",
                 fix="select only the columns and rows that the query needs, or join it before the first stateful step "
                 "or after the last",

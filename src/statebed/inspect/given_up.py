@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from statebed.checkpoint.given_up import uncounted
+from statebed.checkpoint.given_up import given_up_since
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import StatebedError
 from statebed.format import checkpoint_pb2 as pb
@@ -11,7 +11,7 @@ from statebed.protocol.sink_history import GivenUpEpochs
 
 def given_up_rows(log: CheckpointLog, record: pb.CheckpointMetadata) -> dict[str, GivenUpEpochs]:
     """Return, by sink, the epochs whose rows were given up until now, as seen from the newest record."""
-    recent = uncounted(log.store, record, _recent(log, record))
+    recent = given_up_since(log.store, record, _recent(log, record))
     totals = {
         history.sink_id: GivenUpEpochs(history.epochs_given_up, history.rows_given_up, history.last_given_up)
         for history in record.sink_histories

@@ -59,13 +59,13 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
     unpublished = _unpublishable(log, verification, records)
     for record in _candidates(records, head):
         troubles = [
-            finding for finding in verification.troubles_of(record.epoch) if finding.kind is not ObjectKind.OUTBOX
+            finding for finding in verification.findings_of(record.epoch) if finding.kind is not ObjectKind.OUTBOX
         ]
         if troubles or any(number in unpublished for number in _chain(records, record)):
             continue
         return _plan_for(log, verification, records, record, gaps=gaps)
     for pin in sorted(head.pins, key=lambda savepoint: -int(savepoint.epoch)):
-        if not verification.troubles_of_savepoint(pin.savepoint):
+        if not verification.findings_of_savepoint(pin.savepoint):
             base = log.savepoint(pin)
             return _plan_for(log, verification, records, base, gaps=gaps, savepoint=pin.savepoint)
     raise _nothing_intact(log, verification)

@@ -192,7 +192,7 @@ def _compacted(
     """Return the subtask's metadata after compaction, or the same object if nothing was compacted."""
     index = stored.subtask_index
     with _manager(run.store, run.head, reference, stored, tiers) as manager:
-        edits = manager.compact_to_edits(*tables, run=run.number, most_bytes=None)
+        edits = manager.compact_to_edits(*tables, run=run.number, max_bytes=None)
     parts, applied = edited({index: stored}, [edit.to_bytes() for edit in edits])
     if not applied:
         return stored

@@ -16,7 +16,7 @@ from statebed.operators.changelog import consolidated, folded, weighted
 from statebed.state import KeyedView
 
 CHUNK_BYTES = 8 << 20
-MOST_ROWS = 1 << 17
+MAX_ROWS = 1 << 17
 SAMPLE_ROWS = 1 << 12
 """Number of first rows whose width determines the number of rows in a chunk, at least."""
 _COPIES = 4
@@ -68,7 +68,7 @@ class ChangelogSpool:
         """Return the number of rows in a chunk, from the width of the first rows."""
         sample = pa.concat_tables(self._held).slice(0, SAMPLE_ROWS)
         nbytes = int(sample.take(pa.array(np.arange(sample.num_rows))).nbytes)
-        return max(min(CHUNK_BYTES * SAMPLE_ROWS // max(nbytes, 1), MOST_ROWS), SAMPLE_ROWS)
+        return max(min(CHUNK_BYTES * SAMPLE_ROWS // max(nbytes, 1), MAX_ROWS), SAMPLE_ROWS)
 
     def _spool(self, count: int) -> None:
         held = pa.concat_tables(self._held)

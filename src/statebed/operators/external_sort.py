@@ -27,7 +27,7 @@ OrderOf = Callable[[pa.Table], Integers]
 """Function that returns the positions of rows in their total order."""
 FAN_IN = 64
 """Number of runs that are merged at once."""
-LEAST_PAGE_ROWS = 256
+MIN_PAGE_ROWS = 256
 
 
 class SortSpace(Protocol):
@@ -133,7 +133,7 @@ class ExternalSort:
         ends = list(itertools.accumulate(lengths))
         runs = [rows.slice(end - length, length) for length, end in zip(lengths, ends, strict=True)]
         chunk_rows = self._space.chunk_bytes * rows.num_rows // max(rows.nbytes, 1)
-        page_rows = max(chunk_rows // min(FAN_IN, len(runs)), LEAST_PAGE_ROWS)
+        page_rows = max(chunk_rows // min(FAN_IN, len(runs)), MIN_PAGE_ROWS)
         for first in range(0, len(runs), FAN_IN):
             merging = runs[first : first + FAN_IN]
             yield merged_pages(merging, self._order_of, page_rows=page_rows), sum(lengths[first : first + FAN_IN])

@@ -23,7 +23,7 @@ Times = npt.NDArray[np.int64]
 """Microseconds since 1970-01-01T00:00:00Z."""
 
 
-MOST_WINDOWS = 100_000
+MAX_WINDOWS = 100_000
 """Most windows that a row may be in."""
 
 
@@ -267,9 +267,9 @@ def session(gap: Duration, *, on: str | None = None) -> SessionWindow:
 
 def _check_number(width: int, step: int, windows: str, what: str) -> None:
     """Raise InputError if a row would be in too many windows: each of them has results of its own."""
-    if width > MOST_WINDOWS * step:
+    if width > MAX_WINDOWS * step:
         raise InputError(
-            f"with {windows}, each row is in {width // step:,} windows; the most is {MOST_WINDOWS:,}",
+            f"with {windows}, each row is in {width // step:,} windows; the most is {MAX_WINDOWS:,}",
             fix=f"choose a larger {what}, or a smaller size",
         )
 

@@ -19,7 +19,7 @@ _MARGIN = 20.0
 _PADDING = 12.0
 _SPACING = Spacing(gap=76.0, space=22.0, left=_MARGIN, top=_MARGIN + _LINE * 2)
 _WIDEST = 250.0
-_MOST_LINES = 4
+_MAX_LINES = 4
 """Maximum number of lines of a text; longer ones are clipped."""
 _NARROW = frozenset(" .,:;'|!()[]{}ijlftr-/\\\"`")
 _BROAD = frozenset("mwMW@%—…")
@@ -166,8 +166,8 @@ def _broken(text: str) -> list[str]:
         if lines[-1] and _text_width(f"{lines[-1]} {word}", _FONT) > _WIDEST:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]} …"]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[: _MAX_LINES - 1], f"{lines[_MAX_LINES - 1]} …"]
     return lines
 
 

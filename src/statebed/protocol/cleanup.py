@@ -39,7 +39,7 @@ def find_licence(records: Sequence[pb.CheckpointMetadata], *, now_us: int, grace
     return None
 
 
-def doomed_records(present: Collection[int], *, licence: Licence, head: int) -> list[int]:
+def records_to_delete(present: Collection[int], *, licence: Licence, head: int) -> list[int]:
     """Return the numbers of the records to delete, in the order of deletion."""
     limit = min(licence.min_epoch, head - HEAD_MARGIN)
     return sorted(number for number in present if number < limit)
@@ -56,7 +56,7 @@ def protecting_pins(records: Iterable[pb.CheckpointMetadata], *, licence: Licenc
 
 
 def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in_flight: Container[str] = ()) -> bool:
-    """Return whether a listed object may be deleted. Always false for records: `doomed_records` decides on them."""
+    """Return whether a listed object may be deleted. Always false for records: `records_to_delete` decides on them."""
     if path in protected:
         return False
     epoch = names.epoch_of(path)
@@ -68,7 +68,7 @@ def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in
     return False
 
 
-def doomed_runs(present: Collection[int], *, retained: Iterable[pb.CheckpointMetadata]) -> set[int]:
+def runs_to_delete(present: Collection[int], *, retained: Iterable[pb.CheckpointMetadata]) -> set[int]:
     """Return the runs whose end and heartbeat objects to delete.
 
     These are older than the run of every retained record and not among the newest `RUNS_KEPT`. The newest runs outlive

@@ -116,7 +116,7 @@ class SinkKind:
     build: Callable[[SinkRequest], BaseSink]
     has_path: bool = False
 
-    def made(self, wanted: SinkRequest) -> BaseSink:
+    def make(self, wanted: SinkRequest) -> BaseSink:
         """Build the sink; raise InputError if an argument is invalid."""
         unknown = sorted(set(wanted.options) - self.options)
         if unknown:

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 
-_LEAST_US, _MOST_US = -(1 << 63), (1 << 63) - 1
+_MIN_US, _MAX_US = -(1 << 63), (1 << 63) - 1
 
 
 def check_kind(value: object, kind: type, what: str, *, where: str, fix: str) -> None:
@@ -47,7 +47,7 @@ def checked_micros(moment: object, what: str, *, where: str) -> int:
     """Return a time in microseconds since 1970; raise InputError if it does not fit into 64 bits."""
     fix = "pass microseconds since 1970 as an int, from -2**63 to 2**63 - 1"
     micros = checked_number(moment, what, where=where, fix=fix)
-    if not _LEAST_US <= micros <= _MOST_US:
+    if not _MIN_US <= micros <= _MAX_US:
         raise InputError(f"the {what} must fit into 64 bits, got {micros}", where=where, fix=fix)
     return micros
 

@@ -23,7 +23,7 @@ TableConfig: TypeAlias = pb.TableConfig
 
 MAX_VERSION = (1 << 32) - 1
 _MICROSECOND = dt.timedelta(microseconds=1)
-_MOST_US = (1 << 63) - 1
+_MAX_US = (1 << 63) - 1
 
 
 class TimeToLiveClock(Enum):
@@ -228,7 +228,7 @@ def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
             fix="pass a timedelta greater than zero",
         )
     micros = span // _MICROSECOND
-    if micros > _MOST_US:
+    if micros > _MAX_US:
         raise InputError(
             f"the {what} {span!r} is too long to be stored",
             where=where,

@@ -6,7 +6,7 @@ from typing import Any
 
 from statebed.errors import CheckpointTimeoutError, CloseTimeoutError
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
 def wait_until_ended(running: Iterable[tuple[str, Future[Any]]], *, seconds: float, where: str, left: str) -> None:
@@ -20,9 +20,9 @@ def wait_until_ended(running: Iterable[tuple[str, Future[Any]]], *, seconds: flo
     if not late:
         return
     late_names = sorted(names[future] for future in late)
-    more = [f"and {len(late_names) - _MOST_NAMES} more"] if len(late_names) > _MOST_NAMES else []
+    more = [f"and {len(late_names) - _MAX_NAMES} more"] if len(late_names) > _MAX_NAMES else []
     raise CloseTimeoutError(
-        f"still under way after {seconds:g} seconds: {', '.join([*late_names[:_MOST_NAMES], *more])}",
+        f"still under way after {seconds:g} seconds: {', '.join([*late_names[:_MAX_NAMES], *more])}",
         where=where,
         fix=f"check that the store and the local disk respond, then close it again; until then it keeps {left}",
     )

@@ -18,8 +18,8 @@ from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore
 
 DEFAULT_BYTES = 256 << 20
-MOST_WARMED = 4
-"""State larger than this many times `most_bytes` is not copied to the host's cache."""
+MAX_WARMED = 4
+"""State larger than this many times `max_bytes` is not copied to the host's cache."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CompactionTask:
     """Serialized SubtaskReference."""
     epoch_time_us: int
     """Processing time of the base; together with its watermark it determines which rows have expired."""
-    most_bytes: int = DEFAULT_BYTES
+    max_bytes: int = DEFAULT_BYTES
     """Approximate limit on the bytes that are compacted; a single larger compaction runs alone."""
     timeout_seconds: float = 300.0
 
@@ -92,7 +92,7 @@ def compact_subtask(
     """
     with _manager(task, store, tiers) as manager:
         # Tables whose columns differ from their definition are refused by the next epoch, not rewritten here.
-        edits = () if manager.evolutions else manager.compact_to_edits(run=task.run, most_bytes=task.most_bytes)
+        edits = () if manager.evolutions else manager.compact_to_edits(run=task.run, max_bytes=task.max_bytes)
         metrics = manager.metrics()
     compacted = CompactedSubtask(
         operator_id=task.operator.operator_id,
@@ -102,7 +102,7 @@ def compact_subtask(
         written_bytes=metrics.compaction.written_bytes,
     )
     live_bytes = sum(table.store_bytes for table in metrics.tables.values())
-    if cache is not None and edits and live_bytes <= MOST_WARMED * task.most_bytes:
+    if cache is not None and edits and live_bytes <= MAX_WARMED * task.max_bytes:
         with _manager(task, store, tiers, cache=cache, edits=compacted.edits) as manager:
             manager.warm()
     return compacted

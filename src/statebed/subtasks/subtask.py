@@ -41,7 +41,7 @@ from statebed.subtasks.figures import Measured, SubtaskFigures, WaitTimer, memor
 from statebed.subtasks.outbox import FILE_ROWS, ROW_GROUP_ROWS, encode_outbox_pieces, encoding_bytes, row_groups
 from statebed.subtasks.staged_writer import StagedOutput
 
-MOST_STAGED_BYTES = 64 << 10
+MAX_STAGED_BYTES = 64 << 10
 """Maximum number of bytes that the writer of a two-phase sink may return."""
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
 """A subtask ends with its epoch: a background compaction would be lost work and make files depend on timing."""
@@ -386,10 +386,10 @@ def _staged(task: SubtaskTask, output: StagedOutput, rows: pa.Table, number: int
             where=f"{task.info.where}, epoch {task.epoch}, {rows.num_rows} rows; {raised_at(error)}",
             fix="fix the writer and start the job again: nothing of the epoch is committed",
         ) from error
-    if not isinstance(data, bytes) or len(data) > MOST_STAGED_BYTES:
+    if not isinstance(data, bytes) or len(data) > MAX_STAGED_BYTES:
         got = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
         raise InputError(
-            f"the writer of sink {output.sink_id} must return at most {MOST_STAGED_BYTES} bytes, got {got}",
+            f"the writer of sink {output.sink_id} must return at most {MAX_STAGED_BYTES} bytes, got {got}",
             where=task.info.where,
             fix="return the names of what was written, not the rows: the bytes become part of the record",
         )

@@ -20,7 +20,7 @@ _TOP = 16.0
 _BOTTOM = 148.0
 _LEFT = 70.0
 """Width of the labels of the vertical axis. Labels of times are longer and are drawn inside the plot."""
-_LEAST_SLOTS = 12
+_MIN_SLOTS = 12
 _ENOUGH = 5
 """Minimum number of values needed to detect outliers."""
 _FAR = 2.5
@@ -125,7 +125,7 @@ class _Drawing:
         self.chart = chart
         self.link = link
         self.left = 0.0 if chart.unit is Unit.TIME else _LEFT
-        self.slot = (WIDTH - self.left) / max(len(chart.epochs), _LEAST_SLOTS)
+        self.slot = (WIDTH - self.left) / max(len(chart.epochs), _MIN_SLOTS)
         self.low, self.high, self.ticks = _axis(chart)
 
     def svg(self) -> Markup:

@@ -19,7 +19,7 @@ _WIDTH = 1200.0
 _TALL = 84.0
 _TOP = 22.0
 _BUCKETS = 120
-_MOST_FILES = 64
+_MAX_FILES = 64
 _THIN = 5.0
 _STEP = 7.0
 _LEAST = 2.0
@@ -72,7 +72,7 @@ class Coverage:
 
     def drawn(self) -> Markup:
         """Render the chart as SVG."""
-        listed = self.spans if len(self.spans) <= _MOST_FILES else ()
+        listed = self.spans if len(self.spans) <= _MAX_FILES else ()
         height = _TOP + _TALL + 24 + len(listed) * _STEP + (8 if listed else 0)
         parts = [*self._depth(), *self._edges(height), *self._files(listed, _TOP + _TALL + 28)]
         frame = Markup('<svg class="coverage" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}</svg>')

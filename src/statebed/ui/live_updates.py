@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from statebed.errors import JobNotFoundError, StatebedError
 
-MOST_PAGES = 100
+MAX_PAGES = 100
 FIRST_WAIT_SECONDS = 0.4
 LONGEST_WAIT_SECONDS = 5.0
 _SLOWER = 1.4
@@ -61,7 +61,7 @@ class _Watcher:
 class Broadcast:
     """Watchers of a dashboard, by name of what they watch."""
 
-    def __init__(self, most: int = MOST_PAGES) -> None:
+    def __init__(self, most: int = MAX_PAGES) -> None:
         self._watchers: dict[str, _Watcher] = {}
         self._most = most
         self._open = 0

@@ -79,7 +79,7 @@ STATUS_AGAIN_SECONDS = 2.0
 """Seconds for which the status of a run is cached."""
 PASSED_OVER = 20
 """Maximum number of damaged records skipped to show an older one."""
-_MOST_JOBS = 256
+_MAX_JOBS = 256
 _POINTS_KEPT = 20_000
 _RECORD_BYTES_KEPT = 32 << 20
 _SUBTASK_BYTES_KEPT = 64 << 20
@@ -93,7 +93,7 @@ class StateLocation:
         self.given = url
         self._clock = clock
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="statebed-ui")
-        self._jobs: Cache[JobReader] = Cache(_MOST_JOBS)
+        self._jobs: Cache[JobReader] = Cache(_MAX_JOBS)
 
     @property
     def url(self) -> str:

@@ -13,9 +13,9 @@ from statebed.ui.points import OTHER, Point, StateTotals, median, memory, phases
 
 ACTIVE = "active"
 QUIET = "quiet"
-_LEAST_PATIENCE_US = 30_000_000
+_MIN_PATIENCE_US = 30_000_000
 _PATIENCE = 5
-_MOST_OPERATORS = 6
+_MAX_OPERATORS = 6
 """Maximum number of operators in a chart."""
 
 
@@ -42,7 +42,7 @@ def liveness(points: Sequence[Point], report: RunReport | None = None, *, now_us
         return newest.status
     times = [point.summary.finish_time_us or 0 for point in readable]
     usual = median(after - before for before, after in pairwise(times)) or 0
-    patience = max(_LEAST_PATIENCE_US, _PATIENCE * usual)
+    patience = max(_MIN_PATIENCE_US, _PATIENCE * usual)
     return ACTIVE if now_us - times[-1] <= patience else QUIET
 
 
@@ -240,7 +240,7 @@ def _names(shown: Sequence[Point]) -> list[str]:
     operators: dict[str, None] = {}
     for point in reversed(shown):
         operators |= dict.fromkeys(point.watermarks)
-    return list(operators)[:_MOST_OPERATORS]
+    return list(operators)[:_MAX_OPERATORS]
 
 
 def _lags(shown: Sequence[Point], names: OperatorNames) -> tuple[Series, ...]:

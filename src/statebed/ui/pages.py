@@ -49,8 +49,8 @@ _STATUS: tuple[tuple[type[StatebedError], int], ...] = (
     (FormatError, 500),
 )
 _LONGEST_RECORD = 100_000
-_MOST_FILES = 200
-MOST_RUNS = 100
+_MAX_FILES = 200
+MAX_RUNS = 100
 """Maximum number of runs on the page of exceptions."""
 
 
@@ -144,7 +144,7 @@ class PageHandlers:
             epoch=epoch,
             key_coverage=key_coverage(table.files, table.owned),
             time_coverage=time_coverage(table.files),
-            largest=sorted(table.files, key=lambda file: -file.size)[:_MOST_FILES],
+            largest=sorted(table.files, key=lambda file: -file.size)[:_MAX_FILES],
             is_live=not epoch and not row_request.is_filtered,
         )
 
@@ -156,7 +156,7 @@ class PageHandlers:
     def exceptions(self, request: Request) -> Response:
         """Show runs that did not end cleanly, newest first, with the fix for each."""
         reader = self._reader(request)
-        runs = reader.runs(now_us=self._now_us(), limit=MOST_RUNS)
+        runs = reader.runs(now_us=self._now_us(), limit=MAX_RUNS)
         return self._page("exceptions", reader, runs=[run for run in runs if run.is_problem], looked_at=len(runs))
 
     # ---- parts of pages, which data is read for --------------------------------------------------------------
@@ -172,7 +172,7 @@ class PageHandlers:
             "here": f"{request.url.path}?{urlencode(query)}&page=",
             "results": f"{request.url.path}?{urlencode(alone)}",
             "stored": f"{request.url.path}?{urlencode([*alone, ('stored', '1')])}",
-            "most": row_views.MOST_PAGES,
+            "most": row_views.MAX_PAGES,
         }
         return self._part("rows", lambda: {"rows": row_views.sample(row_request), "row_request": row_request, **links})
 
@@ -226,7 +226,7 @@ class PageHandlers:
             end=request.query_params.get("until", "").strip(),
             is_global=table.schema.kind == GLOBAL_KEYED,
             as_stored=request.query_params.get("stored") == "1",
-            page=min(_number(request.query_params.get("page"), "page") or 1, row_views.MOST_PAGES),
+            page=min(_number(request.query_params.get("page"), "page") or 1, row_views.MAX_PAGES),
         )
 
     def _page(self, name: str, reader: JobReader | None = None, *, is_live: bool = True, **values: Any) -> Response:

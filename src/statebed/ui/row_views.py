@@ -18,9 +18,9 @@ from statebed.present import units
 from statebed.ui import visible_text
 
 PAGE_ROWS = 50
-MOST_PAGES = 100
+MAX_PAGES = 100
 """Maximum page number. A page also reads the rows before it; rows beyond need a condition or SQL."""
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Maximum number of changed rows shown."""
 _READERS = threading.BoundedSemaphore(4)
 _PATIENCE_SECONDS = 20.0
@@ -121,7 +121,7 @@ def changed(request: RowRequest, *, since: int) -> RowChangesView:
             since=since,
             until=request.epoch,
         )
-        return RowChangesView(difference.counts(), _rows(difference.head(MOST_ROWS + 1), MOST_ROWS, None))
+        return RowChangesView(difference.counts(), _rows(difference.head(MAX_ROWS + 1), MAX_ROWS, None))
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def serve(
     """Serve until interrupted; `ready` is called with the address. Port 0 picks a free one."""
     application = dashboard(url, allowed_hosts=allowed_hosts)
 
-    def told(address: str) -> None:
+    def on_ready(address: str) -> None:
         ready(address)
         if open_browser and _has_screen():
             # Opening a browser may block until it exits.
@@ -160,7 +160,7 @@ def serve(
         timeout_graceful_shutdown=_STOP_WITHIN_SECONDS,
         ws="none",
     )
-    server = _DashboardServer(config, told, application.state.broadcast)
+    server = _DashboardServer(config, on_ready, application.state.broadcast)
     try:
         server.run()
     except KeyboardInterrupt:

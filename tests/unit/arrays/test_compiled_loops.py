@@ -32,18 +32,18 @@ Hashes = npt.NDArray[np.uint64]
 
 
 @contextlib.contextmanager
-def least_rows(rows: int | None) -> Iterator[None]:
+def min_rows(rows: int | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_least_rows", lambda: rows)
+        patch.setattr(compiled, "_min_rows", lambda: rows)
         yield
 
 
 def both(function: Callable[[], Any]) -> tuple[Any, Any]:
     """Return the results of a function with compiled loops, and without."""
-    with least_rows(0):
+    with min_rows(0):
         assert compiled.loops_for(0) is not None
         ours = function()
-    with least_rows(None):
+    with min_rows(None):
         return ours, function()
 
 
@@ -335,7 +335,7 @@ def test_it_can_be_switched_off_and_a_wrong_word_is_refused(monkeypatch: pytest.
     assert run(code, NUMBA_DISABLE_JIT="1") == "None"
     monkeypatch.setenv(compiled.VARIABLE, "perhaps")
     with pytest.raises(InputError, match=r"(?s)STATEBED_COMPILED is 'perhaps'.*auto, always, off"):
-        compiled._least_rows.__wrapped__()
+        compiled._min_rows.__wrapped__()
 
 
 def test_it_is_compiled_in_each_process_where_nothing_can_be_kept() -> None:

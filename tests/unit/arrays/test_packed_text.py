@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebed.arrays.key_hash import hash_columns
-from statebed.arrays.packed_text import MOST_BYTES, PackedText
+from statebed.arrays.packed_text import MAX_BYTES, PackedText
 
 KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 
@@ -17,7 +17,7 @@ def packed(array: pa.Array) -> PackedText:
     return found
 
 
-@given(values=st.lists(st.one_of(st.none(), st.binary(max_size=MOST_BYTES)), max_size=60))
+@given(values=st.lists(st.one_of(st.none(), st.binary(max_size=MAX_BYTES)), max_size=60))
 def test_packed_values_come_back_and_are_hashed_as_their_bytes_are(values: list[bytes | None]) -> None:
     array = pa.array(values, pa.binary())
     numbers = pa.array(range(len(values)), pa.int64())
@@ -27,7 +27,7 @@ def test_packed_values_come_back_and_are_hashed_as_their_bytes_are(values: list[
     assert hash_columns([numbers, text, text]).tolist() == hash_columns([numbers, array, array]).tolist()
 
 
-@pytest.mark.parametrize("length", range(MOST_BYTES + 1))
+@pytest.mark.parametrize("length", range(MAX_BYTES + 1))
 def test_values_of_one_length_are_hashed_as_their_bytes_are(length: int) -> None:
     array = pa.array([bytes([first] * length) for first in range(20)], pa.binary())
     assert hash_columns([packed(array)]).tolist() == hash_columns([array]).tolist()
@@ -46,6 +46,6 @@ def test_slices_and_more_rows_than_are_packed_at_once_are_packed_too(kind: pa.Da
 
 
 def test_a_value_that_is_too_long_has_no_packed_form() -> None:
-    assert PackedText.of(pa.array(["a" * MOST_BYTES])) is not None
-    assert PackedText.of(pa.array(["a" * (MOST_BYTES + 1)])) is None
+    assert PackedText.of(pa.array(["a" * MAX_BYTES])) is not None
+    assert PackedText.of(pa.array(["a" * (MAX_BYTES + 1)])) is None
     assert PackedText.of(pa.array(["ä" * 20])) is None

@@ -11,7 +11,7 @@ from rich.console import Console
 from statebed.checkpoint import Run
 from statebed.checkpoint.run_status import put_end
 from statebed.cli.output import fit
-from statebed.cli.render import LEAST_OF_EPOCHS, epochs_table
+from statebed.cli.render import EXPENDABLE_EPOCH_COLUMNS, epochs_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names, sealed
 from statebed.format.sealed import open_sealed
@@ -138,7 +138,7 @@ def test_a_job_of_a_newer_format_does_not_hide_the_others(
 def test_the_epochs_fit_a_narrow_terminal_and_what_was_left_out_is_named(location: Path) -> None:
     narrow = Console(width=80, file=io.StringIO())
     epochs = summarise_epochs(open_log(str(location), "rides"))
-    narrow.print(fit(epochs_table(epochs, title="epochs"), narrow, least=LEAST_OF_EPOCHS))
+    narrow.print(fit(epochs_table(epochs, title="epochs"), narrow, expendable=EXPENDABLE_EPOCH_COLUMNS))
     assert isinstance(narrow.file, io.StringIO)
     shown = narrow.file.getvalue()
     assert "columns hidden at this width: lineage, batch" in shown

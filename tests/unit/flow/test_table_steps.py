@@ -70,7 +70,7 @@ def test_a_refresh_replaces_the_rows_for_later_epochs() -> None:
 
 
 def test_a_table_that_is_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_steps, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(table_steps, "MAX_BYTES", 10)
     with pytest.raises(InputError, match=r"takes \d+ bytes of memory, .* at most 10 bytes") as refused:
         labels()
     assert refused.value.where == "table labels"

@@ -89,11 +89,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableWorld]:
     world.end()
 
 
-def check_a_key_is_cheap(world: TableWorld, fetched: Fetched, *, least_bytes: int) -> None:
+def check_a_key_is_cheap(world: TableWorld, fetched: Fetched, *, min_bytes: int) -> None:
     table = sb.read_state(world.url, table="drivers")
     scan = table.scan()
     whole = scan.bytes_read + scan.bytes_skipped
-    assert whole > least_bytes
+    assert whole > min_bytes
     for key in (777_777, 1500):
         fetched.clear()
         (row,) = table.keys(("Ulm", key)).to_arrow().to_pylist()
@@ -104,7 +104,7 @@ def check_a_key_is_cheap(world: TableWorld, fetched: Fetched, *, least_bytes: in
 
 
 def test_with_a_key_less_than_five_percent_of_100_mb_are_read(large: TableWorld, fetched: Fetched) -> None:
-    check_a_key_is_cheap(large, fetched, least_bytes=100_000_000)
+    check_a_key_is_cheap(large, fetched, min_bytes=100_000_000)
     table = sb.read_state(large.url, table="drivers")
     whole = table.scan().bytes_read
     fetched.clear()
@@ -118,7 +118,7 @@ def test_with_a_key_less_than_five_percent_of_100_mb_are_read(large: TableWorld,
 @pytest.mark.timeout(900)
 def test_with_a_key_less_than_five_percent_of_1_gb_are_read(world: TableWorld, fetched: Fetched) -> None:
     write_much(world, 8_400_000, note=100)
-    check_a_key_is_cheap(world, fetched, least_bytes=1_000_000_000)
+    check_a_key_is_cheap(world, fetched, min_bytes=1_000_000_000)
 
 
 def test_p4_reading_piece_by_piece_holds_a_part_of_the_table(large: TableWorld) -> None:

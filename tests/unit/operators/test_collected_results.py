@@ -65,7 +65,7 @@ def test_p6_results_have_the_same_bytes_whatever_fits_into_memory(
     for chunk_bytes, fan_in in ((1 << 20, 64), (300, 2)):
         monkeypatch.setattr(KeyedView, "chunk_bytes", chunk_bytes)
         monkeypatch.setattr(external_sort, "FAN_IN", fan_in)
-        monkeypatch.setattr(external_sort, "LEAST_PAGE_ROWS", 2)
+        monkeypatch.setattr(external_sort, "MIN_PAGE_ROWS", 2)
         draw = random.Random(3)
         with testing.run(flow_of(changelog=changelog), memory=8 << 20) as run:
             for _ in range(3):
@@ -165,7 +165,7 @@ def test_p4_results_of_many_keys_at_once_are_not_held_in_memory() -> None:
 
 def test_a_result_that_no_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyedView, "chunk_bytes", 200)
-    monkeypatch.setattr(spooled_values, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(spooled_values, "MAX_BYTES", 1_000)
     flow = sb.Flow("large")
     rows = flow.source("rows", "k bigint, t string, ts timestamp", watermark=("ts", "0s"))
     rows.key_by("k", name="result").agg(all=f.string_agg("t", ","))

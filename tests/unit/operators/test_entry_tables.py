@@ -306,7 +306,7 @@ def test_percentiles_of_large_groups_are_found_in_their_windows(
 ) -> None:
     for module in (percentile_windows, entry_results):
         monkeypatch.setattr(module, "WINDOW_VALUES", 8)
-        monkeypatch.setattr(module, "MOST_VALUES", 32)
+        monkeypatch.setattr(module, "MAX_VALUES", 32)
     monkeypatch.setattr(entry_results, "_AT_ONCE", 64)
     passes: collections.Counter[str] = collections.Counter()
     for name in ("_of_entries", "_selected"):

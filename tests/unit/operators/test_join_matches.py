@@ -6,7 +6,7 @@ import json
 import pytest
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators.joins.matches import LEAST_ROWS, added_up, entry_warning, no_pairs_warning
+from statebed.operators.joins.matches import MIN_ROWS, added_up, entry_warning, no_pairs_warning
 from statebed.operators.window_definition import tumbling
 
 MINUTE = 60_000_000
@@ -15,7 +15,7 @@ TEN_MINUTES_AFTER = json.dumps({"kind": "interval_join", "lower_us": 0, "upper_u
 SAME_MINUTE = json.dumps({"kind": "window_join", "window": tumbling("1 minute").as_data()})
 
 
-def times(first_minute: int, last_minute: int, rows: int = LEAST_ROWS) -> pb.InputTimes:
+def times(first_minute: int, last_minute: int, rows: int = MIN_ROWS) -> pb.InputTimes:
     return pb.InputTimes(rows=rows, first_us=NOON + first_minute * MINUTE, last_us=NOON + last_minute * MINUTE)
 
 

@@ -239,7 +239,7 @@ def test_p6_results_of_many_chunks_come_to_the_same_join_in_every_attempt(
     how: JoinKind, condition: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changelog_spool, "SAMPLE_ROWS", 8)
-    monkeypatch.setattr(changelog_spool, "MOST_ROWS", 16)
+    monkeypatch.setattr(changelog_spool, "MAX_ROWS", 16)
     draw = random.Random(3)
     join = UpdatingJoin("j", LEFTS, RIGHTS, how, Above() if condition else None)
     # The same rows in another order, with other pages of the state: the output has to be the same bytes.
@@ -281,7 +281,7 @@ def test_p6_results_of_many_chunks_come_to_the_same_join_in_every_attempt(
 
 
 def test_p4_matches_of_one_row_with_many_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog_spool, "MOST_ROWS", 1 << 12)
+    monkeypatch.setattr(changelog_spool, "MAX_ROWS", 1 << 12)
     driver = Driver(UpdatingJoin("j", LEFT, RIGHT, JoinKind.INNER), budget=4 << 20)
     keys, prices = pa.array(np.zeros(30_000, dtype=np.int64)), pa.array(np.arange(30_000))
     hashes = from_numpy(hash_columns([keys]).view(np.int64), pa.int64())

@@ -42,7 +42,7 @@ def test_p6_pieces_of_groups_give_what_all_groups_give_at_once(epochs: list[list
     whole = outcome(epochs)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(aggregate, "PIECE_BYTES", 100)
-        patched.setattr(partials, "MOST_BYTES", 0)
+        patched.setattr(partials, "MAX_BYTES", 0)
         patched.setattr(partials, "PIECE_BYTES", 100)
         assert outcome(epochs) == whole
 

@@ -14,12 +14,12 @@ from statebed.protocol import EpochDraft, Licence, Retention
 from statebed.protocol.cleanup import (
     RUNS_KEPT,
     deletion_order,
-    doomed_records,
-    doomed_runs,
     find_licence,
     is_garbage,
     protecting_pins,
     protecting_records,
+    records_to_delete,
+    runs_to_delete,
 )
 from statebed.protocol.records import Commit, build_epoch
 from statebed.protocol.retention import LineageEpoch, next_min_epoch
@@ -127,12 +127,12 @@ def test_no_licence_before_any_grace_is_over() -> None:
 
 
 def test_records_leave_in_ascending_order_and_never_from_min_epoch_on() -> None:
-    assert doomed_records([7, 2, 3, 1, 4], licence=Licence(9, min_epoch=4), head=9) == [1, 2, 3]
+    assert records_to_delete([7, 2, 3, 1, 4], licence=Licence(9, min_epoch=4), head=9) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("head", [3, 4, 5])
 def test_the_head_and_its_predecessor_never_leave(head: int) -> None:
-    doomed = doomed_records(range(1, head + 1), licence=Licence(head, min_epoch=head + 1), head=head)
+    doomed = records_to_delete(range(1, head + 1), licence=Licence(head, min_epoch=head + 1), head=head)
     assert head not in doomed
     assert head - 1 not in doomed
 
@@ -196,11 +196,11 @@ def test_data_leaves_before_the_metadata_that_names_it() -> None:
 def test_ends_of_runs_leave_when_their_records_have_left_and_many_newer_runs_exist() -> None:
     runs = list(range(10, 10 + 2 * RUNS_KEPT))
     kept = [pb.CheckpointMetadata(epoch=900, run=runs[-1])]
-    assert doomed_runs(runs, retained=kept) == set(runs[:RUNS_KEPT])
+    assert runs_to_delete(runs, retained=kept) == set(runs[:RUNS_KEPT])
     older = [pb.CheckpointMetadata(epoch=17, run=15), *kept]
-    assert doomed_runs(runs, retained=older) == {10, 11, 12, 13, 14}
-    assert doomed_runs(runs[:RUNS_KEPT], retained=kept) == set()
-    assert doomed_runs(runs, retained=[]) == set()
+    assert runs_to_delete(runs, retained=older) == {10, 11, 12, 13, 14}
+    assert runs_to_delete(runs[:RUNS_KEPT], retained=kept) == set()
+    assert runs_to_delete(runs, retained=[]) == set()
 
 
 # ---- clocks that jump ------------------------------------------------------------------------------------------

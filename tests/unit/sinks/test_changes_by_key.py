@@ -299,7 +299,7 @@ def test_an_aggregate_without_key_reaches_every_sink_as_one_row(tmp_path: Path) 
             where="here",
             one_row=True,
         )
-        sink = KINDS[kind].made(wanted)
+        sink = KINDS[kind].make(wanted)
         sink.open(1)
         sink.publish(publication(1, 2, changed((1, 1))))
         sink.publish(publication(1, 3, changed((1, -1), (2, 1))))

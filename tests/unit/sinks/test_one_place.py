@@ -30,7 +30,7 @@ def sink(kind: str, sink_id: str, *, job: str = "rides", path: Any = None, **opt
         options=options,
         where="here",
     )
-    return KINDS[kind].made(wanted)
+    return KINDS[kind].make(wanted)
 
 
 def files(sink_id: str, path: Path | str, mode: str = "append") -> BaseSink:

@@ -26,11 +26,11 @@ from statebed.storage import ObjectStore
 from statebed.subtasks import CompactedSubtask, CompactionTask, SubtaskReport, compact_subtask
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
-EAGER = CompactionOptions(every_epochs=1, least_bytes=1, round_seconds=60, wait_seconds=5)
+EAGER = CompactionOptions(every_epochs=1, min_bytes=1, round_seconds=60, wait_seconds=5)
 WINDOW_US = 3000
 LIFE_US = 600
 """Time that the operator `expiring` remembers riders: ten epochs."""
-MOST_FILES = 20
+MAX_FILES = 20
 """Files of a table in a subtask: a base, deltas up to the hard bound, and what an epoch adds."""
 
 
@@ -112,7 +112,7 @@ class Job:
             operators={self.world.operator.operator_id: self.world.operator},
             options=options,
         )
-        self.most_files = 0
+        self.max_files = 0
         self.all_rows: list[pa.Table] = []
         self.output: list[pa.Table] = []
 
@@ -133,7 +133,7 @@ class Job:
             self.world.run.clean_up(in_flight=self.compaction.in_flight)
         self.compaction.after_epoch(record, self.world.reports)
         files = self.world.files().values()
-        self.most_files = max([self.most_files, *(len({file.path for file in some}) for some in files)])
+        self.max_files = max([self.max_files, *(len({file.path for file in some}) for some in files)])
 
     def run(self, epochs: int, *, first: int = 0) -> None:
         for number in range(first, first + epochs):
@@ -171,7 +171,7 @@ def test_p5_over_many_epochs_files_stay_few_and_results_are_duckdbs(kind: str, e
     job = Job(kind)
     job.run(epochs)
     counts = job.compaction.counts
-    assert job.most_files <= MOST_FILES
+    assert job.max_files <= MAX_FILES
     assert counts.rounds > epochs // 20
     assert 0 < counts.edits_applied <= counts.edits_handed
     assert counts.failures == 0
@@ -220,7 +220,7 @@ def answer(query: str, rows: pa.Table, **params: int) -> list[Any]:
 
 
 def test_an_epoch_waits_for_a_round_that_lags_too_far_behind() -> None:
-    job = Job("keyed", options=CompactionOptions(every_epochs=1, most_epochs=2))
+    job = Job("keyed", options=CompactionOptions(every_epochs=1, max_epochs=2))
     job.rounds.lateness = (1000,)
     job.run(12)
     assert [one.waits for one in job.rounds.rounds[:1]] == [1]
@@ -229,7 +229,7 @@ def test_an_epoch_waits_for_a_round_that_lags_too_far_behind() -> None:
 
 
 def test_an_epoch_waits_when_the_debt_is_too_large() -> None:
-    job = Job("keyed", options=CompactionOptions(most_debt_bytes=1))
+    job = Job("keyed", options=CompactionOptions(max_debt_bytes=1))
     job.rounds.lateness = (1000,)
     job.run(4)
     assert job.compaction.counts.waits == 3
@@ -249,11 +249,11 @@ def test_a_failed_round_is_counted_and_the_next_ones_come_less_often() -> None:
     check_results(job)
 
 
-@pytest.mark.parametrize(("least_bytes", "rounds"), [(1 << 20, 2), (1, 3)])
+@pytest.mark.parametrize(("min_bytes", "rounds"), [(1 << 20, 2), (1, 3)])
 def test_a_round_begins_after_some_epochs_and_the_first_at_once_where_there_is_much(
-    least_bytes: int, rounds: int
+    min_bytes: int, rounds: int
 ) -> None:
-    job = Job("keyed", options=CompactionOptions(every_epochs=10, least_bytes=least_bytes))
+    job = Job("keyed", options=CompactionOptions(every_epochs=10, min_bytes=min_bytes))
     job.run(22)
     begun = [tasks[0].epoch for tasks in job.rounds.tasks]
     assert len(begun) == rounds
@@ -261,7 +261,7 @@ def test_a_round_begins_after_some_epochs_and_the_first_at_once_where_there_is_m
 
 
 def test_a_round_that_was_asked_for_begins_after_the_next_epoch() -> None:
-    job = Job("keyed", options=CompactionOptions(every_epochs=1000, least_bytes=1 << 40))
+    job = Job("keyed", options=CompactionOptions(every_epochs=1000, min_bytes=1 << 40))
     job.run(6)
     assert not job.rounds.tasks
     job.compaction.start_soon()
@@ -339,11 +339,11 @@ def report_of(operator_id: str, index: int, due_bytes: int) -> SubtaskReport:
 
 def test_a_round_takes_the_largest_debts_within_its_bytes_and_those_first_that_waited_longest() -> None:
     reports = [report_of("a", 0, 50), report_of("a", 1, 80), report_of("b", 0, 0), report_of("b", 1, 30)]
-    taken = chosen(reports, compacted_in={}, most_bytes=100, subtask_bytes=10**9)
+    taken = chosen(reports, compacted_in={}, max_bytes=100, subtask_bytes=10**9)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 1)]
-    taken = chosen(reports, compacted_in={("a", 1): 7}, most_bytes=100, subtask_bytes=10**9)
+    taken = chosen(reports, compacted_in={("a", 1): 7}, max_bytes=100, subtask_bytes=10**9)
     assert [(one.operator_id, one.subtask_index) for one in taken] == [("a", 0), ("b", 1)]
-    taken = chosen([report_of("a", 0, 10**12)], compacted_in={}, most_bytes=100, subtask_bytes=10**9)
+    taken = chosen([report_of("a", 0, 10**12)], compacted_in={}, max_bytes=100, subtask_bytes=10**9)
     assert len(taken) == 1, "one that is larger than all that a round may do goes alone"
 
 
@@ -380,13 +380,13 @@ def test_a_subtask_that_fails_in_a_round_does_not_take_the_others_with_it() -> N
 
 def test_a_round_takes_as_many_large_subtasks_as_it_compacts_parts_of() -> None:
     reports = [report_of("a", index, 10**12) for index in range(10)]
-    assert len(chosen(reports, compacted_in={}, most_bytes=100, subtask_bytes=25)) == 4
+    assert len(chosen(reports, compacted_in={}, max_bytes=100, subtask_bytes=25)) == 4
 
 
 def test_a_round_grows_with_the_cluster_and_not_below_the_default() -> None:
     default = CompactionOptions()
     small, large = (options_for(slots, every_epochs=7, subtask_bytes=256 << 20) for slots in (2, 1000))
-    assert (small.round_bytes, small.most_debt_bytes) == (default.round_bytes, default.most_debt_bytes)
+    assert (small.round_bytes, small.max_debt_bytes) == (default.round_bytes, default.max_debt_bytes)
     assert large.round_bytes == 250 * (256 << 20)
-    assert large.most_debt_bytes == 4 * large.round_bytes
+    assert large.max_debt_bytes == 4 * large.round_bytes
     assert (large.every_epochs, large.subtask_bytes) == (7, 256 << 20)

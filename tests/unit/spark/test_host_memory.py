@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from statebed.config import Settings, resolve
 from statebed.errors import InputError
 from statebed.spark.plan.host_memory import (
-    LEAST_PER_TASK,
+    MIN_PER_TASK,
     Executor,
     TaskShare,
     cache_path,
@@ -31,13 +31,13 @@ def test_p4_cache_and_tasks_together_never_exceed_the_memory_of_the_host(memory:
     try:
         budget = host_budget(memory, slots, cache_share=share)
     except InputError as refused:
-        assert memory - int(memory * share) < LEAST_PER_TASK * slots
+        assert memory - int(memory * share) < MIN_PER_TASK * slots
         least = int(refused.fix.partition("memory='")[2].partition("m'")[0]) * MIB
         assert least > memory
-        assert host_budget(least, slots, cache_share=share).per_task_bytes >= LEAST_PER_TASK
+        assert host_budget(least, slots, cache_share=share).per_task_bytes >= MIN_PER_TASK
         return
     assert budget.cache_bytes + slots * budget.per_task_bytes <= memory
-    assert budget.per_task_bytes >= LEAST_PER_TASK
+    assert budget.per_task_bytes >= MIN_PER_TASK
 
 
 def test_the_budget_is_told_in_words() -> None:
@@ -51,7 +51,7 @@ def test_too_little_is_refused_with_the_least_that_works() -> None:
     with pytest.raises(InputError, match="leaves 8 MiB for each of 4 task slots") as caught:
         host_budget(64 * MIB, 4)
     assert "memory='128m'" in caught.value.fix
-    assert host_budget(128 * MIB, 4).per_task_bytes == LEAST_PER_TASK
+    assert host_budget(128 * MIB, 4).per_task_bytes == MIN_PER_TASK
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_too_little_is_refused_with_the_least_that_works() -> None:
 )
 def test_the_default_is_a_fraction_of_what_the_host_has(available: int, slots: int, memory: int) -> None:
     assert host_memory(None, available=available, slots=slots) == memory
-    assert host_budget(memory, slots).per_task_bytes >= LEAST_PER_TASK
+    assert host_budget(memory, slots).per_task_bytes >= MIN_PER_TASK
 
 
 def test_more_than_the_host_has_is_refused() -> None:

@@ -54,7 +54,7 @@ def rides_view(tiers: Tiers, *, generational: bool = False, combine: Combine | N
 def stored(view: TimeKeyedView) -> list[tuple[str, int]]:
     """Names (by digest) and rows of the files that a checkpoint adds."""
     before = {file.path for file in view.metadata().files}
-    for upload in view.checkpoint(lambda digest: digest, most_files=1_000):
+    for upload in view.checkpoint(lambda digest: digest, max_files=1_000):
         upload.content()
         upload.on_stored()
     return [(file.path, file.rows) for file in view.metadata().files if file.path not in before]

@@ -57,7 +57,7 @@ def test_p1_equal_files_of_a_checkpoint_are_kept_apart_and_merged_one_by_one(tie
     assert len({file.crc32c for file in files(job)}) < len(files(job)), "no two files have the same bytes"
     for _ in range(3):
         view = job.managers[0].get_time_keyed("trips")
-        merge = view.plan_compaction(most_bytes=sum(sorted(file.size for file in files(job))[:2]))
+        merge = view.plan_compaction(max_bytes=sum(sorted(file.size for file in files(job))[:2]))
         assert merge is not None
         view.offer_edit(merge.run())
         job.commit()
@@ -72,7 +72,7 @@ def test_p1_what_is_merged_apart_gets_no_name_that_a_live_file_has(tiers: Tiers)
     outputs: list[str] = []
     for _ in range(3):
         most = sum(sorted(file.size for file in files(job))[:2])
-        (edit,) = job.managers[0].compact_to_edits(run=1, most_bytes=most)
+        (edit,) = job.managers[0].compact_to_edits(run=1, max_bytes=most)
         outputs += [file.path for file in edit.outputs]
         job.more["edits"] = (edit.to_bytes(),)
         job.restart(1)

@@ -21,7 +21,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.state import Compaction, DeleteTimeRange, RecordBatch, TableData
 
 ALL_KINDS = COUNTERS | trips_config() | fares_config(bin_us=10)
-MOST_FILES = 24
+MAX_FILES = 24
 EPOCHS = 150
 
 
@@ -63,12 +63,12 @@ def test_failure_10_files_stay_bounded_without_being_asked_for(change: Callable[
         change(cluster, step)
         record = cluster.commit()
         cluster.run.clean_up()
-        assert len(live_files(cluster, record)) <= MOST_FILES
+        assert len(live_files(cluster, record)) <= MAX_FILES
     rows = sum(file.rows for file in live_files(cluster, record))
     assert rows <= (EPOCHS if change is append_a_fare else 57 * 3)
     # Files that were merged away leave the store with the epochs that named them.
     stored = [info.path for info in cluster.store.list("") if info.path.endswith(".parquet")]
-    assert len(stored) <= MOST_FILES + 2 * OPTIONS.retention.epochs
+    assert len(stored) <= MAX_FILES + 2 * OPTIONS.retention.epochs
     cluster.close()
 
 

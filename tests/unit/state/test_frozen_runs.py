@@ -57,7 +57,7 @@ def pieces_of(run: SortedRun, count: int) -> list[SortedRun]:
 
 
 def frozen(run: SortedRun, folder: SpillFolder) -> FrozenRun:
-    return FrozenRun.write([run], TABLE, folder, most_rows=len(run))
+    return FrozenRun.write([run], TABLE, folder, max_rows=len(run))
 
 
 def no_edges() -> Hashes:
@@ -67,7 +67,7 @@ def no_edges() -> Hashes:
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_a_run_written_in_pieces_has_all_rows_and_finds_them(folder: SpillFolder, count: int) -> None:
     run = run_of(range(6000))
-    written = FrozenRun.write(pieces_of(run, count), TABLE, folder, most_rows=7000)
+    written = FrozenRun.write(pieces_of(run, count), TABLE, folder, max_rows=7000)
     assert rows_of(written.run) == rows_of(run)
     assert written.dirty_rows == 6000
     assert written.run.index.held_bytes == 0

@@ -166,7 +166,7 @@ def test_the_coldest_leave_when_the_bound_is_reached(tmp_path: Path) -> None:
 def test_the_number_of_copies_is_bounded_however_small_they_are(
     shared: HostCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "_MOST_FILES", 10)
+    monkeypatch.setattr(folder, "_MAX_FILES", 10)
     for number in range(30):
         assert add(shared, f"{number}", number, rows=3)
         assert len(copies(shared)) <= 10

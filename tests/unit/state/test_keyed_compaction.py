@@ -63,8 +63,8 @@ class World:
             upload.on_stored()
         return checkpoint.metadata
 
-    def job(self, *, most_bytes: int = 1 << 30, everything: bool = False) -> CompactionJob:
-        job = self.view.plan_compaction(most_bytes=most_bytes, everything=everything)
+    def job(self, *, max_bytes: int = 1 << 30, everything: bool = False) -> CompactionJob:
+        job = self.view.plan_compaction(max_bytes=max_bytes, everything=everything)
         assert job is not None
         return job
 
@@ -152,7 +152,7 @@ def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers
     world.write(np.arange(20_000), 1)
     world.commit()
     everything = world.view.statistics().compaction_debt_bytes
-    job = world.job(most_bytes=everything // 5)
+    job = world.job(max_bytes=everything // 5)
     assert job.input_bytes <= everything // 4
     world.view.offer_edit(job.run())
     metadata = world.commit()
@@ -163,16 +163,16 @@ def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers
 
 def test_nothing_is_planned_before_files_are_stored_nor_when_nothing_is_due(tiers: Tiers) -> None:
     world = World(tiers)
-    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    assert world.view.plan_compaction(max_bytes=1, everything=True) is None
     world.write(np.arange(100), 1)
     uploads = world.view.checkpoint(lambda digest: names.data_file(1, "op", "totals", 0, digest)).uploads
-    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    assert world.view.plan_compaction(max_bytes=1, everything=True) is None
     for upload in uploads:
         world.store.put(upload.path, upload.content())
         upload.on_stored()
     world.view.offer_edit(world.job(everything=True).run())
     world.commit()
-    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    assert world.view.plan_compaction(max_bytes=1, everything=True) is None
     assert world.view.statistics().compaction_debt_bytes == 0
 
 
@@ -205,7 +205,7 @@ def test_deltas_become_one_beside_the_view_and_deletions_stay_in_it(tiers: Tiers
     world.view.offer_edit(world.job(everything=True).run())
     world.commit()
     for number in range(2, MANY_DELTAS + 2):
-        assert world.view.plan_compaction(most_bytes=1 << 30) is None
+        assert world.view.plan_compaction(max_bytes=1 << 30) is None
         world.write(np.arange(number, 5000, 100), number)
         world.view.delete(pa.table({"id": pa.array([number - 1, 4000 + number], pa.int64())}))
         world.commit()
@@ -227,11 +227,11 @@ def test_a_merge_of_deltas_takes_the_youngest_that_the_bytes_allow(tiers: Tiers)
         world.commit()
     deltas = deltas_of(world.view.metadata().files)
     one = bytes_of(deltas[-1])
-    assert world.view.plan_compaction(most_bytes=2 * one - 1, everything=False) is not None  # at least one range
+    assert world.view.plan_compaction(max_bytes=2 * one - 1, everything=False) is not None  # at least one range
     files = world.view.metadata().files
 
-    def planned(most_bytes: int) -> int | None:
-        plan = _compaction_of_deltas(files, WHOLE_SPACE, most_bytes=most_bytes)
+    def planned(max_bytes: int) -> int | None:
+        plan = _compaction_of_deltas(files, WHOLE_SPACE, max_bytes=max_bytes)
         return None if plan is None else len(plan.inputs)
 
     assert planned(1 << 30) == MANY_DELTAS
@@ -269,7 +269,7 @@ def test_checkpoints_merge_no_deltas_themselves_while_others_do_it(tiers: Tiers)
     for number in range(4 * MAX_DELTAS):
         world.write(np.arange(number, 20_000, 500), number)
         before = {file.path for file in world.view.metadata().files if file.level == DELTA}
-        job = world.view.plan_compaction(most_bytes=1 << 30)
+        job = world.view.plan_compaction(max_bytes=1 << 30)
         edit = None if job is None else job.run()
         if edit is not None:
             before -= {file.path for file in edit.inputs}

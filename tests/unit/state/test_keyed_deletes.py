@@ -180,7 +180,7 @@ def test_rows_with_structs_whose_fields_may_not_be_null_are_deleted(tiers: Tiers
         assert left["id"].to_pylist() == [0, 1, *range(epoch + 1, 8)]
         assert left.schema.field("place").type == kind
         assert left["place"].to_pylist() == [array[number].as_py() for number in left["id"].to_pylist()]
-    job = view.plan_compaction(most_bytes=1, everything=True)
+    job = view.plan_compaction(max_bytes=1, everything=True)
     assert job is not None
     view.offer_edit(job.run())
     view = restored(view, store, tiers, 8)

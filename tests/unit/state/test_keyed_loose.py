@@ -19,11 +19,11 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.keyed import memory_runs
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.cuts import edges_of, merged_at, piece_end
-from statebed.state.keyed.memory_runs import LooseRuns, how_many_become_one
+from statebed.state.keyed.memory_runs import LooseRuns, runs_to_merge
 from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
 
 KEYS = pa.schema([("id", pa.int64())])
-MOST_SMALL = 8
+MAX_SMALL = 8
 Ids = npt.NDArray[np.int64]
 
 
@@ -68,7 +68,7 @@ def test_keys_are_found_in_the_run_that_has_them_and_others_nowhere(
         for start, end in itertools.pairwise(cuts):
             runs.add(run_of(ids[start:end], many_collide=many_collide), forget=True)
         assert sum(len(run) for run in runs.runs) == cuts[-1]
-        assert len(runs.runs) <= 1 + MOST_SMALL
+        assert len(runs.runs) <= 1 + MAX_SMALL
         there, nowhere = ids[: cuts[-1] : 3], ids[cuts[-1] : cuts[-1] + 500]
         batch = batch_of(np.concatenate([there, nowhere]), many_collide=many_collide)
         rows = np.arange(len(batch), dtype=np.int64) + 7
@@ -95,11 +95,11 @@ def test_hints_hold_to_the_ends_of_the_range(owned: pb.HashRange) -> None:
     assert (hints.of(hashes)[[0, 3]] == 8).all()
 
 
-@given(sizes=st.lists(st.integers(1, 1 << 22), min_size=1, max_size=MOST_SMALL + 1))
+@given(sizes=st.lists(st.integers(1, 1 << 22), min_size=1, max_size=MAX_SMALL + 1))
 def test_there_is_a_bit_for_each_small_run_whatever_their_sizes(sizes: list[int]) -> None:
-    count = how_many_become_one(sizes)
+    count = runs_to_merge(sizes)
     assert 1 <= count <= len(sizes)
-    assert len(sizes) - count + 1 <= MOST_SMALL
+    assert len(sizes) - count + 1 <= MAX_SMALL
 
 
 @pytest.mark.parametrize(("rows", "batches", "times"), [(10, 400, 20), (3000, 64, 2), (20_000, 256, 4)])
@@ -108,11 +108,11 @@ def test_a_row_of_a_small_run_is_copied_a_few_times(rows: int, batches: int, tim
     copied = 0
     for _ in range(batches):
         sizes.append(rows)
-        count = how_many_become_one(sizes)
+        count = runs_to_merge(sizes)
         if count > 1:
             copied += sum(sizes[-count:])
             sizes[-count:] = [sum(sizes[-count:])]
-        assert len(sizes) <= MOST_SMALL
+        assert len(sizes) <= MAX_SMALL
     assert copied <= times * batches * rows
 
 

@@ -78,7 +78,7 @@ class World:
         return written
 
     def compact(self) -> None:
-        job = self.view.plan_compaction(most_bytes=1, everything=True)
+        job = self.view.plan_compaction(max_bytes=1, everything=True)
         assert job is not None
         self.view.offer_edit(job.run())
         self.run_epoch(np.arange(0))
@@ -161,7 +161,7 @@ def test_while_a_compaction_reads_deltas_there_are_at_most_twice_as_many_and_mer
     chance = np.random.default_rng(2)
     for number in range(MAX_DELTAS - 1):
         world.run_epoch(few_of_all(chance, number))
-    job = world.view.plan_compaction(most_bytes=1, everything=True)
+    job = world.view.plan_compaction(max_bytes=1, everything=True)
     assert job is not None
     compacted = {file.path for file in world.files}
     own = alone(few_of_all(chance, 0), tiers)

@@ -255,7 +255,7 @@ def frozen(first: int, folder: SpillFolder) -> FrozenRun:
     run = SortedRun.of(
         hashes, [column_of(pa.array(ids))], [one.combine_chunks() for one in values_of(ids)], None, DIRTY
     )
-    return FrozenRun.write([run], TABLE, folder, most_rows=ROWS)
+    return FrozenRun.write([run], TABLE, folder, max_rows=ROWS)
 
 
 @pytest.mark.parametrize("part", ["hashes", "starts", "marks", "bits 0", "bits 1", "valid 1", "long text"])
@@ -272,7 +272,7 @@ def test_p7_a_block_with_a_damaged_file_neither_comes_back_to_memory_nor_is_merg
     block.check_sound()
     moved: dict[str, Callable[[], object]] = {
         "come back": lambda: BlockReload(block).copied(nullcontext),
-        "merge": partial(block.merge, folder, most_bytes=BUDGET, piece_bytes=BUDGET // 64),
+        "merge": partial(block.merge, folder, max_bytes=BUDGET, piece_bytes=BUDGET // 64),
     }
     for _ in range(2):
         with pytest.raises(CorruptObjectError, match="of the table 'totals' is damaged") as caught:

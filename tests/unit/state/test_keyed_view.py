@@ -119,7 +119,7 @@ def test_compaction_writes_few_blocks_and_leaves_what_later_epochs_say(store: Me
     commit(view, store, 1)
     written = []
     for epoch in range(2, 30):
-        job = view.plan_compaction(most_bytes=small)
+        job = view.plan_compaction(max_bytes=small)
         changed = range(epoch, 20_000, 17)
         view.upsert(keys_of(changed), totals(changed, epoch))
         view.delete(keys_of([epoch * 500]))
@@ -354,7 +354,7 @@ def test_p8_duckdb_reads_the_state_as_the_specification_says(tmp_path: Path) -> 
         view.delete(keys_of(range(0, 6_000, 7 + epoch)))
         commit(view, store, epoch)
         if epoch == 4:
-            job = view.plan_compaction(most_bytes=1)
+            job = view.plan_compaction(max_bytes=1)
             assert job is not None
             view.offer_edit(job.run())
     assert {file.level for file in view.metadata().files} >= {1, BASE}

@@ -61,7 +61,7 @@ class World:
         return checkpoint.metadata
 
     def compact(self) -> None:
-        job = self.view.plan_compaction(most_bytes=1 << 30, everything=True)
+        job = self.view.plan_compaction(max_bytes=1 << 30, everything=True)
         assert job is not None
         self.view.offer_edit(job.run())
 

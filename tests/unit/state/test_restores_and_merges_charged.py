@@ -139,7 +139,7 @@ def test_a_merge_of_a_keyed_tables_files_is_charged_meanwhile(tiers: Tiers, note
     view = keyed_on(store, tiers)
     for epoch in (1, 2):
         write(view, store, epoch, ids(ROWS))
-    job = view.plan_compaction(most_bytes=1 << 30, everything=True)
+    job = view.plan_compaction(max_bytes=1 << 30, everything=True)
     assert job is not None
     charged = noted(MemoryStore, "get_range", Purpose.MERGES)
     job.run().discard()
@@ -161,7 +161,7 @@ def test_a_merge_of_a_time_keyed_tables_files_is_charged_meanwhile(
     view.delete_times(1, 2)  # so that files are worth a merge, however large they are
     for segment in view._state.segments():
         segment.spill()  # so that the merge evicts none of them
-    job = view.plan_compaction(most_bytes=1 << 30, everything=True)
+    job = view.plan_compaction(max_bytes=1 << 30, everything=True)
     assert job is not None
     written: list[int] = []
     real = ParquetSpill.write

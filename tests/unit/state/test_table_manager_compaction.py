@@ -224,17 +224,17 @@ def test_a_table_whose_merges_fail_does_not_keep_others_from_theirs(tiers: Tiers
         check(manager, 14)
 
 
-@pytest.mark.parametrize(("most_bytes", "together"), [(1, False), (25_000, False), (80_000, True)])
-def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes: int, together: bool) -> None:
+@pytest.mark.parametrize(("max_bytes", "together"), [(1, False), (25_000, False), (80_000, True)])
+def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, max_bytes: int, together: bool) -> None:
     store = ScopedStore(MemoryStore(), JOB)
-    with manager_on(store, tiers, CompactionMode.IN_LINE, max_compaction_bytes=most_bytes) as manager:
+    with manager_on(store, tiers, CompactionMode.IN_LINE, max_compaction_bytes=max_bytes) as manager:
         before = CompactionMetrics()
         for step in range(12):
             write(manager, step)
             manager.checkpoint(step + 2).result(timeout=30)
             merged = manager.metrics().compaction
             assert merged.compactions > before.compactions
-            within = merged.read_bytes - before.read_bytes <= most_bytes
+            within = merged.read_bytes - before.read_bytes <= max_bytes
             assert within or merged.compactions == before.compactions + 1, "a single merge that is larger goes alone"
             before = merged
         assert (before.compactions > 12) == together, "with few bytes it is one table after a checkpoint"
@@ -243,14 +243,14 @@ def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes:
         check(manager, 12)
 
 
-@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), (1 << 30, 5)])
+@pytest.mark.parametrize(("max_bytes", "merged"), [(1, 1), (1 << 30, 5)])
 def test_a_checkpoint_that_has_to_merge_files_itself_keeps_to_the_same_bound(
-    tiers: Tiers, most_bytes: int, merged: int, monkeypatch: pytest.MonkeyPatch
+    tiers: Tiers, max_bytes: int, merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_tombstones = 8
     monkeypatch.setattr(compaction, "MAX_TOMBSTONES", most_tombstones)
     store = ScopedStore(MemoryStore(), JOB)
-    with manager_on(store, tiers, CompactionMode.OFF, max_compaction_bytes=most_bytes) as manager:
+    with manager_on(store, tiers, CompactionMode.OFF, max_compaction_bytes=max_bytes) as manager:
         run(manager, 5)
         trips = manager.get_time_keyed("trips")
         before = {file.path for file in trips.metadata().files}

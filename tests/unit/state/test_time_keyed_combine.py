@@ -53,7 +53,7 @@ def test_an_epoch_and_a_compaction_leave_one_row_for_each_key_and_time(tmp_path:
             view.append(batch([(1.0, 3, 1), (1.0, 40, 7)]))
             store_all(view, store, epoch)
         assert view.metadata().rows == 4 * 3, "rows of one epoch were not combined"
-        job = view.plan_compaction(most_bytes=1 << 30, everything=True)
+        job = view.plan_compaction(max_bytes=1 << 30, everything=True)
         assert job is not None
         view.offer_edit(job.run())
         store_all(view, store, 9)
@@ -86,7 +86,7 @@ def test_p2_combining_says_the_same_whatever_is_deleted_and_restored_between(scr
                 view.delete_times(-5, 1)
                 model = Counter({place: fare for place, fare in model.items() if place[1] >= 1})
             elif step == "compact":
-                job = view.plan_compaction(most_bytes=1 << 30, everything=True)
+                job = view.plan_compaction(max_bytes=1 << 30, everything=True)
                 if job is not None:
                     view.offer_edit(job.run())
             else:
@@ -119,7 +119,7 @@ def test_a_group_is_handed_over_as_a_whole_however_the_rows_are_cut(size: int) -
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_p4_rows_of_a_key_that_stay_large_are_passed_on_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_merge, "_MOST_HELD_BYTES", 150)
+    monkeypatch.setattr(row_merge, "_MAX_HELD_BYTES", 150)
     counts = [2, 30, 1, 4]
     hashes = np.repeat(np.array([1, 2, 7, 9], dtype=np.uint64), counts)
     rows = pa.table(

@@ -46,7 +46,7 @@ def paths(files: tuple[pb.FileEntry, ...] | list[pb.FileEntry]) -> list[str]:
 
 
 def compact(view: TimeKeyedView, *, everything: bool = True) -> bool:
-    job = view.plan_compaction(most_bytes=LARGE, everything=everything)
+    job = view.plan_compaction(max_bytes=LARGE, everything=everything)
     if job is not None:
         view.offer_edit(job.run())
     return job is not None
@@ -58,23 +58,23 @@ def compact(view: TimeKeyedView, *, everything: bool = True) -> bool:
 def test_files_of_one_bucket_are_merged_with_each_other_and_not_with_those_of_another() -> None:
     early = [file_entry(f"early {number}", (0, HOUR - 1)) for number in range(MERGED_AT_ONCE)]
     late = [file_entry(f"late {number}", (HOUR, 2 * HOUR - 1)) for number in range(MERGED_AT_ONCE - 1)]
-    due = due_files(live(*early, *late), bin_us=HOUR, full_bytes=LARGE, most_bytes=LARGE)
+    due = due_files(live(*early, *late), bin_us=HOUR, full_bytes=LARGE, max_bytes=LARGE)
     assert paths(due) == paths(early)
-    assert not due_files(live(*late), bin_us=HOUR, full_bytes=LARGE, most_bytes=LARGE)
+    assert not due_files(live(*late), bin_us=HOUR, full_bytes=LARGE, max_bytes=LARGE)
 
 
 def test_files_that_are_full_or_much_larger_than_the_others_are_left_alone() -> None:
     small = [file_entry(f"small {number}", (0, 9), size=100) for number in range(MERGED_AT_ONCE)]
     large = file_entry("large", (0, 9), size=100_000)
     assert paths(smallest_files([large, *small])) == paths(small)
-    assert paths(due_files(live(large, *small), bin_us=10, full_bytes=LARGE, most_bytes=LARGE)) == paths(small)
-    assert not due_files(live(large, *small), bin_us=10, full_bytes=100, most_bytes=LARGE)
+    assert paths(due_files(live(large, *small), bin_us=10, full_bytes=LARGE, max_bytes=LARGE)) == paths(small)
+    assert not due_files(live(large, *small), bin_us=10, full_bytes=100, max_bytes=LARGE)
 
 
 def test_a_merge_reads_bounded_bytes() -> None:
     files = [file_entry(f"{number}", (0, 9), size=100) for number in range(20)]
-    assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, most_bytes=700)) == 7
-    assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, most_bytes=1)) == 2
+    assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, max_bytes=700)) == 7
+    assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, max_bytes=1)) == 2
 
 
 def test_few_buckets_cover_any_times() -> None:
@@ -89,9 +89,9 @@ def test_many_tombstones_make_the_files_due_that_they_cover() -> None:
     state = live(file_entry("covered", (0, 10_000)), file_entry("other", (50_000, 60_000)))
     for number in range(MAX_TOMBSTONES):
         state = state.delete_range(number * 20, number * 20 + 10)
-    assert not due_files(state, bin_us=10, full_bytes=LARGE, most_bytes=LARGE)
+    assert not due_files(state, bin_us=10, full_bytes=LARGE, max_bytes=LARGE)
     state = state.delete_range(9_000, 9_001)
-    assert paths(due_files(state, bin_us=10, full_bytes=LARGE, most_bytes=LARGE)) == ["covered"]
+    assert paths(due_files(state, bin_us=10, full_bytes=LARGE, max_bytes=LARGE)) == ["covered"]
 
 
 def test_everything_is_all_that_a_merge_can_do_something_for() -> None:
@@ -106,9 +106,9 @@ def test_everything_is_all_that_a_merge_can_do_something_for() -> None:
 
 def test_too_many_small_files_are_a_surplus_and_full_ones_are_not() -> None:
     small = [file_entry(f"{number}", (0, 9), size=number) for number in range(10)]
-    assert not surplus_files(live(*small[:8]), most_files=8, full_bytes=LARGE)
-    assert paths(surplus_files(live(*small), most_files=8, full_bytes=LARGE)) == ["0", "1", "2", "3", "4", "5"]
-    assert not surplus_files(live(*small), most_files=8, full_bytes=4)
+    assert not surplus_files(live(*small[:8]), max_files=8, full_bytes=LARGE)
+    assert paths(surplus_files(live(*small), max_files=8, full_bytes=LARGE)) == ["0", "1", "2", "3", "4", "5"]
+    assert not surplus_files(live(*small), max_files=8, full_bytes=4)
 
 
 # ---- edits --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_deletions_after_the_plan_still_hide_rows_of_its_outputs_and_retire_late
         view.append(batch([(1.0, 1, epoch), (2.0, 2, epoch)]))
         store_all(view, store, epoch)
     view.delete_times(1, 2)
-    job = view.plan_compaction(most_bytes=LARGE, everything=True)
+    job = view.plan_compaction(max_bytes=LARGE, everything=True)
     assert job is not None
     view.delete(pa.table({"driver": [2.0]}))
     view.append(batch([(2.0, 2, 9)]))
@@ -264,7 +264,7 @@ def test_a_merge_that_finds_no_disk_leaves_everything_as_it_was(tiers: Tiers) ->
     for epoch in (1, 2):
         view.append(batch(rows_at(epoch)))
         store_all(view, store, epoch)
-    job = view.plan_compaction(most_bytes=LARGE, everything=True)
+    job = view.plan_compaction(max_bytes=LARGE, everything=True)
     assert job is not None
     tiers.folder.path.rmdir()
     with pytest.raises(SpillError):

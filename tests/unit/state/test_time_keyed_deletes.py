@@ -152,7 +152,7 @@ def test_an_older_generation_does_not_come_back_when_the_newest_is_deleted(tiers
     for epoch in (2, 3):
         assert rows_of(view.read()) == counted(left[delete])
         assert rows_of(pa.concat_tables(view.scan())) == counted(left[delete])
-        job = view.plan_compaction(most_bytes=1 << 40, everything=True)
+        job = view.plan_compaction(max_bytes=1 << 40, everything=True)
         if job is not None:
             view.offer_edit(job.run())
         store_all(view, store, epoch)

@@ -22,7 +22,7 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
 
 
 def compact(view: TimeKeyedView) -> None:
-    job = view.plan_compaction(most_bytes=LARGE, everything=True)
+    job = view.plan_compaction(max_bytes=LARGE, everything=True)
     assert job is not None
     view.offer_edit(job.run())
 
@@ -66,7 +66,7 @@ def test_files_that_span_all_times_are_merged(tiers: Tiers, times: tuple[int, ..
     for epoch in range(1, 6):
         rows += [(1.0, time, epoch) for time in times]
         view.append(batch(rows[-len(times) :]))
-        store_all(view, store, epoch, most_files=2)
+        store_all(view, store, epoch, max_files=2)
         assert len(view.metadata().files) <= 2 + len(times)
         assert rows_of(view.read()) == counted(rows)
     compact(view)

@@ -178,7 +178,7 @@ def test_a_scan_shows_the_moment_at_which_it_began_whatever_is_done_meanwhile(ti
     view.delete(pa.table({"driver": [1.0, 2.0]}))
     store_all(view, store, 2)
     assert fares(begun[0], *scans[0]) == list(range(6_000))
-    job = view.plan_compaction(most_bytes=1 << 30, everything=True)
+    job = view.plan_compaction(max_bytes=1 << 30, everything=True)
     assert job is not None
     view.offer_edit(job.run())
     view.delete_times(0, 100)

@@ -76,7 +76,7 @@ class World:
     def restored(self) -> TimeKeyedView:
         return TimeKeyedView(self.config, owned=WHOLE_SPACE, store=self.store, tiers=self.tiers, parts=self.parts)
 
-    def run_epoch(self, *, add: int = 0, delete: Sequence[int] = (), most_bytes: int | None = BOUND) -> tuple[int, int]:
+    def run_epoch(self, *, add: int = 0, delete: Sequence[int] = (), max_bytes: int | None = BOUND) -> tuple[int, int]:
         """Append rows of all times, delete some times; gives the bytes read and written by the checkpoint."""
         self.epoch += 1
         view = self.restored()
@@ -92,7 +92,7 @@ class World:
             view.delete_times(time, time + 1)
         self.rows = self.rows[:, ~np.isin(self.rows[1], delete)]
         self.store.read_bytes = self.store.written_bytes = 0
-        for upload in view.checkpoint(lambda digest: f"{self.epoch}/fares.{digest}.parquet", most_bytes=most_bytes):
+        for upload in view.checkpoint(lambda digest: f"{self.epoch}/fares.{digest}.parquet", max_bytes=max_bytes):
             self.store.put(upload.path, upload.content())
             upload.on_stored()
         moved = self.store.read_bytes, self.store.written_bytes
@@ -151,7 +151,7 @@ def test_tombstones_and_files_stay_bounded_while_each_epoch_deletes(tiers: Tiers
     world = filled(tiers, bin_us=bin_us)
     each = 20
     round_epochs = 2 * world.nbytes // BOUND  # a merge takes more than half of what it may
-    world.run_epoch(delete=MANY_TIMES, most_bytes=1)
+    world.run_epoch(delete=MANY_TIMES, max_bytes=1)
     most = 0
     for number in range(2 * round_epochs):
         read, written = world.run_epoch(delete=[2_000 + (number * each + one) * 17 for one in range(each)])
@@ -168,10 +168,10 @@ def test_tombstones_and_files_stay_bounded_while_each_epoch_deletes(tiers: Tiers
 def test_a_file_that_alone_is_larger_than_the_bound_is_merged_alone(tiers: Tiers) -> None:
     world = filled(tiers)
     largest = max(file.size for file in world.parts[0].files)
-    moved = [world.run_epoch(delete=MANY_TIMES, most_bytes=1)]
+    moved = [world.run_epoch(delete=MANY_TIMES, max_bytes=1)]
     for _ in range(FILES - 1):
         assert world.tombstones == len(MANY_TIMES)
-        moved.append(world.run_epoch(most_bytes=1))
+        moved.append(world.run_epoch(max_bytes=1))
     assert world.tombstones == 0
     assert all(0 < nbytes <= largest for pair in moved for nbytes in pair)
     world.check()
@@ -185,7 +185,7 @@ def test_unless_told_otherwise_a_checkpoint_merges_as_many_bytes_as_a_file_gets(
         before = world.nbytes
         bound = file_bytes(tiers)
         assert before > 1.8 * bound
-        read, written = world.run_epoch(delete=MANY_TIMES, most_bytes=None)
+        read, written = world.run_epoch(delete=MANY_TIMES, max_bytes=None)
         assert bound / 2 < read <= bound
         assert bound / 2 < written <= bound
         world.check()
@@ -237,24 +237,24 @@ def with_tombstones(files: Sequence[pb.FileEntry], start: Callable[[int], int]) 
     return live
 
 
-def chosen(live: LiveFiles, *, most_bytes: int, most_files: int = MAX_FILES, full_bytes: int = LARGE) -> list[str]:
-    files = files_for_checkpoint(live, most_files=most_files, full_bytes=full_bytes, most_bytes=most_bytes)
+def chosen(live: LiveFiles, *, max_bytes: int, max_files: int = MAX_FILES, full_bytes: int = LARGE) -> list[str]:
+    files = files_for_checkpoint(live, max_files=max_files, full_bytes=full_bytes, max_bytes=max_bytes)
     return [one.path for one in files]
 
 
 def test_those_files_come_first_that_the_oldest_tombstones_wait_for() -> None:
     early, late = file_entry("early", (5_000, 10_000), 900), file_entry("late", (0, 4_999), 100)
     live = with_tombstones([late, early], lambda number: 9_000 - 30 * number)
-    assert chosen(live, most_bytes=1) == ["early"]
-    assert chosen(live, most_bytes=1000) == ["early", "late"]
+    assert chosen(live, max_bytes=1) == ["early"]
+    assert chosen(live, max_bytes=1000) == ["early", "late"]
 
 
 def test_a_surplus_of_files_goes_first_and_leaves_fewer_files() -> None:
     files = [file_entry(f"{number}", size=100) for number in range(MAX_FILES + 3)]
     live = LiveFiles(owned=WHOLE_SPACE, files=tuple(files))
-    assert len(chosen(live, most_bytes=LARGE)) == 3 + MAX_FILES // 2
-    assert len(chosen(live, most_bytes=600)) == 6
-    assert len(chosen(live, most_bytes=1)) == FEWER_AFTER
+    assert len(chosen(live, max_bytes=LARGE)) == 3 + MAX_FILES // 2
+    assert len(chosen(live, max_bytes=600)) == 6
+    assert len(chosen(live, max_bytes=1)) == FEWER_AFTER
 
 
 def test_what_a_surplus_leaves_of_the_bytes_is_for_files_with_hidden_rows() -> None:
@@ -262,8 +262,8 @@ def test_what_a_surplus_leaves_of_the_bytes_is_for_files_with_hidden_rows() -> N
     full = [file_entry(f"full {number}") for number in range(4)]
     live = with_tombstones([*small, *full], lambda number: 20 * number)
     surplus = 1 + MAX_FILES // 2
-    hidden = len(chosen(live, most_bytes=LARGE, full_bytes=1000))
+    hidden = len(chosen(live, max_bytes=LARGE, full_bytes=1000))
     assert hidden == len(small) + len(full)
-    some = chosen(live, most_bytes=2_200, full_bytes=1000)
+    some = chosen(live, max_bytes=2_200, full_bytes=1000)
     assert [one for one in some if one.startswith("full")] == ["full 0", "full 1"]
-    assert len(chosen(live, most_bytes=10 * surplus, full_bytes=1000)) == surplus
+    assert len(chosen(live, max_bytes=10 * surplus, full_bytes=1000)) == surplus

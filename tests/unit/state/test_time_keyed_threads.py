@@ -21,7 +21,7 @@ def test_merges_planned_and_run_beside_a_busy_view_change_nothing_that_it_shows(
         def merge(busy: TimeKeyedView) -> None:
             try:
                 while not done.is_set():
-                    job = busy.plan_compaction(most_bytes=1 << 30, everything=True)
+                    job = busy.plan_compaction(max_bytes=1 << 30, everything=True)
                     if job is not None:
                         busy.offer_edit(job.run())
                     busy.statistics()

@@ -70,7 +70,7 @@ def test_deletions_of_several_ranges_stand_side_by_side() -> None:
     kept = [time for time in range(100) if not (10 <= time < 20 or 30 <= time < 40 or 48 <= time < 62)]
     expected = counted([(1.0, time, 0) for time in kept])
     assert rows_of(view_on(store, parts=[view.metadata()]).read()) == expected
-    store_all(view, store, 2, most_files=0)  # a merge of all files needs none of them any more
+    store_all(view, store, 2, max_files=0)  # a merge of all files needs none of them any more
     assert not view.metadata().tombstones
     assert rows_of(view.read()) == expected
 

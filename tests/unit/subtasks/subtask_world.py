@@ -97,11 +97,11 @@ class SubtaskWorld:
         )
         return self.run.commit(draft)
 
-    def compact(self, *, most_bytes: int = 1 << 30) -> list[CompactedSubtask]:
+    def compact(self, *, max_bytes: int = 1 << 30) -> list[CompactedSubtask]:
         """Return the result of a round that begins now and includes every subtask."""
-        return [compact_subtask(task, self.store, tiers=self.tiers) for task in self.tasks(most_bytes=most_bytes)]
+        return [compact_subtask(task, self.store, tiers=self.tiers) for task in self.tasks(max_bytes=max_bytes)]
 
-    def tasks(self, *, most_bytes: int = 1 << 30) -> list[CompactionTask]:
+    def tasks(self, *, max_bytes: int = 1 << 30) -> list[CompactionTask]:
         head = self.run.head
         return [
             CompactionTask(
@@ -112,7 +112,7 @@ class SubtaskWorld:
                 parallelism=head.operators[0].parallelism,
                 reference=reference.SerializeToString(),
                 epoch_time_us=head.epoch_time_us,
-                most_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
             for reference in self.references(head)
         ]

@@ -16,8 +16,8 @@ from statebed.aggregates.accumulators.finishes import (
 )
 from statebed.aggregates.accumulators.hyperloglog import (
     CODES,
-    LEAST_PRECISION,
-    MOST_PRECISION,
+    MAX_PRECISION,
+    MIN_PRECISION,
     DistinctSketch,
     registers_of,
 )
@@ -44,9 +44,9 @@ from statebed.aggregates.accumulators.user_defined import (
 
 __all__ = [
     "CODES",
-    "LEAST_PRECISION",
+    "MAX_PRECISION",
+    "MIN_PRECISION",
     "MORE_DIGITS",
-    "MOST_PRECISION",
     "Accumulator",
     "AllValues",
     "ApproximatePercentile",

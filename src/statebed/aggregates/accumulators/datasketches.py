@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 
 VALUES = 64
 """Upper bound of the value of a register; 0 means unused."""
-_MOST_ZEROS = 62
+_MAX_ZEROS = 62
 _SEED = np.uint64(9001)
 _NUMBER_BYTES = np.uint64(8)
 _FACTORS = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -54,7 +54,7 @@ def codes_of_numbers(numbers: Words, precision: int) -> Codes:
     # do.
     upper, lower = (second >> np.uint64(11)).astype(np.float64), (second & np.uint64(2047)).astype(np.float64)
     zeros = np.where(upper > 0, 53 - np.frexp(upper)[1], 64 - np.frexp(lower)[1])
-    value = np.minimum(zeros, _MOST_ZEROS).astype(np.int32) + np.int32(1)
+    value = np.minimum(zeros, _MAX_ZEROS).astype(np.int32) + np.int32(1)
     return np.asarray(register * np.int32(VALUES) + value, dtype=np.int32)
 
 

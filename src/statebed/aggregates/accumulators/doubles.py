@@ -34,8 +34,8 @@ _LOW_BITS = np.uint64((1 << 32) - 1)
 _WORD = np.uint64(32)
 _LARGE = 2.0**900
 _SCALE = 128
-_MOST_PADDED = 4
-_MOST_TERMS = 64
+_MAX_PADDED = 4
+_MAX_TERMS = 64
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DoubleSum:
         valid = validity(leading)
         others, per_row = _unpack(rest, "<f8")
         widest = int(per_row.max(initial=0))
-        if widest > _MOST_PADDED:
+        if widest > _MAX_PADDED:
             values = np.concatenate([np.where(valid, float64_values(leading), 0.0), others])
             owners = np.concatenate([grouping.group_of_rows(), np.repeat(grouping.group_of_rows(), per_row)])
             order = np.argsort(owners, kind="stable")
@@ -171,7 +171,7 @@ def _times(values: Doubles, factors: Doubles) -> list[Doubles]:
         taken = np.where(beyond, np.copysign(most, high), 0.0)
         high = high - taken
         parts.append(np.ldexp(taken, scale))
-        if len(parts) > _MOST_TERMS:
+        if len(parts) > _MAX_TERMS:
             raise SumOverflowError(
                 "a value times its weight is far beyond the largest double",
                 fix="scale the input of the aggregate down",

@@ -24,8 +24,8 @@ from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values
 from statebed.arrays.grouping import Grouping, Integers
 from statebed.arrays.key_hash import hash_columns, normalise_key
 
-LEAST_PRECISION = 4
-MOST_PRECISION = 18
+MIN_PRECISION = 4
+MAX_PRECISION = 18
 CODES = pa.list_(pa.field("element", pa.int32()))
 """Type of a partial."""
 _ALPHA = 0.5 / np.log(2.0)

@@ -24,9 +24,9 @@ from statebed.errors import SumOverflowError
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
 _MOST = np.iinfo(np.int64).max
-_MOST_HALVES = 1 << 31
+_MAX_HALVES = 1 << 31
 """Number of halves of 64-bit numbers whose sum, without signs, fits into 64 bits."""
-_MOST_DIGITS = 28
+_MAX_DIGITS = 28
 """Maximum precision of decimals in parts; ten more digits leave room for the sum of all rows of a batch."""
 
 
@@ -107,7 +107,7 @@ def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) ->
     if largest_size(values) * times <= _MOST:
         totals = grouping.add(values if weights is None else values * weights)
         return totals, np.zeros(grouping.groups, dtype=np.int64)
-    if times >= _MOST_HALVES:
+    if times >= _MAX_HALVES:
         return _add_any(values, grouping, weights)
     # The halves are added separately, because neither overflows.
     lower, upper = values & _LOW_BITS, values >> _WORD
@@ -202,7 +202,7 @@ class DecimalSum:
         if grouping.groups == 0:
             return (pa.nulls(0, self.partial_fields[0].type),)
         small = unscaled(inputs[0])
-        if small is not None and grouping.largest * (1 if weights is None else largest_size(weights)) < _MOST_HALVES:
+        if small is not None and grouping.largest * (1 if weights is None else largest_size(weights)) < _MAX_HALVES:
             valid = validity(inputs[0])
             sums = _add_wide(np.where(valid, small, np.int64(0)), grouping, weights)
             return (_decimals(*sums, grouping.any(valid), self.partial_fields[0].type),)
@@ -224,7 +224,7 @@ class DecimalSum:
 
     def parts(self, inputs: PartInputs) -> list[Part] | None:
         part = Part(inputs.part_name("s"), Reduce.SUM, pa.decimal128(38, self.scale), inputs.factors)
-        return [part] if inputs.kinds[0].precision <= _MOST_DIGITS else None
+        return [part] if inputs.kinds[0].precision <= _MAX_DIGITS else None
 
     def from_parts(self, inputs: PartInputs, parts: Sequence[pa.Array]) -> list[pa.Array]:  # noqa: ARG002 - interface
         return list(parts)

@@ -22,7 +22,7 @@ from statebed.expressions.type_text import schema_of, type_of
 
 _METHODS = ("accumulate", "merge", "finish")
 _ROWS = "rows"
-_MOST_ROWS = 1 << 27
+_MAX_ROWS = 1 << 27
 """Maximum number of rows of one batch passed at once; a row with weight n counts n times."""
 
 
@@ -125,7 +125,7 @@ class UserDefined:
         self, method: str, inputs: Sequence[pa.Array], grouping: Grouping, times: Integers, *, sign: int = 1
     ) -> tuple[Integers, list[pa.Array]]:
         """Return the groups that have rows, and their partials; each row counts `times` times."""
-        if times.sum() > _MOST_ROWS:
+        if times.sum() > _MAX_ROWS:
             raise AggregateError(
                 f"the weights of a batch add up to {times.sum()} rows, which is too many",
                 where=f"aggregate {self.name!r}",

@@ -12,7 +12,7 @@ __all__ = ["bit_and", "bit_or", "bit_xor"]
 
 
 def _bits(operation: BitOperation) -> Maker:
-    def made(request: AccumulatorRequest) -> Accumulator | None:
+    def make(request: AccumulatorRequest) -> Accumulator | None:
         name, kind = request.name, request.kinds[0]
         if not pa.types.is_signed_integer(kind):
             return None
@@ -20,7 +20,7 @@ def _bits(operation: BitOperation) -> Maker:
             return multiset_of(name, kind, CombinedBits(operation))
         return Bits(name, kind, operation, changelog=request.changelog)
 
-    return made
+    return make
 
 
 def _declare_bits(name: str, maker: Maker, retraction: Retraction) -> Function:

@@ -1,8 +1,8 @@
 """Counts of rows and of distinct values."""
 
 from statebed.aggregates.accumulators import (
-    LEAST_PRECISION,
-    MOST_PRECISION,
+    MAX_PRECISION,
+    MIN_PRECISION,
     Accumulator,
     Count,
     DistinctCount,
@@ -88,9 +88,9 @@ def approx_count_distinct(column: ColumnLike, *, precision: int = 12, where: Col
     >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], n=sb.approx_count_distinct("x"))
     {'n': 2}
     """
-    if not LEAST_PRECISION <= precision <= MOST_PRECISION:
+    if not MIN_PRECISION <= precision <= MAX_PRECISION:
         raise InputError(
-            f"the precision must be from {LEAST_PRECISION} to {MOST_PRECISION}, got {precision}",
+            f"the precision must be from {MIN_PRECISION} to {MAX_PRECISION}, got {precision}",
             where="approx_count_distinct()",
             fix="leave it out for 12, which has a standard error of 1.6 %",
         )

@@ -23,13 +23,13 @@ __all__ = ["any_value", "bool_and", "bool_or", "first", "last", "max", "max_by",
 
 
 def _extreme(end: End, *, accepts: Callable[[pa.DataType], bool] = has_order) -> Maker:
-    def made(request: AccumulatorRequest) -> Accumulator | None:
+    def make(request: AccumulatorRequest) -> Accumulator | None:
         name, kind = request.name, request.kinds[0]
         if not accepts(kind):
             return None
         return multiset_of(name, kind, AtEnd(end)) if request.changelog else Extreme(name, kind, end)
 
-    return made
+    return make
 
 
 def _declare_extreme(
@@ -85,7 +85,7 @@ def any_value(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggrega
 
 
 def _declare_extreme_by(name: str, end: End, *, state: str) -> Function:
-    def made(request: AccumulatorRequest) -> Accumulator | None:
+    def make(request: AccumulatorRequest) -> Accumulator | None:
         if not all(map(has_order, request.kinds)):
             return None
         kind, by = request.kinds
@@ -94,7 +94,7 @@ def _declare_extreme_by(name: str, end: End, *, state: str) -> Function:
         columns = (EntryColumn("by", by, 1), EntryColumn("values", kind, 0, needed=False))
         return Multiset(request.name, columns, AtEnd(end))
 
-    return declare(Function(name, made, takes=Takes.ORDERED, state=state, retraction=Retraction.MULTISET))
+    return declare(Function(name, make, takes=Takes.ORDERED, state=state, retraction=Retraction.MULTISET))
 
 
 _MIN_BY = _declare_extreme_by("min_by", End.SMALLEST, state="two values")

@@ -41,11 +41,11 @@ def is_number(kind: pa.DataType) -> bool:
 def counted(maker: Maker) -> Maker:
     """Return a maker that also counts the values of a changelog, so that the result is null when none is left."""
 
-    def made(request: AccumulatorRequest) -> Accumulator | None:
+    def make(request: AccumulatorRequest) -> Accumulator | None:
         inner = maker(request)
         return Counted(inner) if inner is not None and request.changelog else inner
 
-    return made
+    return make
 
 
 def multiset_finished_by(finish: Finish) -> Maker:

@@ -43,11 +43,11 @@ class OfTwoColumns(Protocol):
 
 
 def _declare_moment(moment: MomentFunction, state: str, other_names: tuple[str, ...]) -> Function:
-    def made(request: AccumulatorRequest) -> Accumulator | None:
+    def make(request: AccumulatorRequest) -> Accumulator | None:
         moments = Moments(request.name, moment, changelog=request.changelog)
         return moments if all(map(is_number, request.kinds)) else None
 
-    return declare(Function(moment.value, made, takes=Takes.NUMBERS, state=state, other_names=other_names))
+    return declare(Function(moment.value, make, takes=Takes.NUMBERS, state=state, other_names=other_names))
 
 
 def _docstring(moment: MomentFunction, meaning: str, inputs: str, example: float) -> str:
@@ -63,24 +63,24 @@ def _of_one(moment: MomentFunction, meaning: str, example: float, *, other_names
     """Declare a moment of one column. `example` is its result for the rows in the example of its docstring."""
     function = _declare_moment(moment, "count and two sums", other_names)
 
-    def made(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    def make(column: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
         return Aggregate(function, (column,), where)
 
-    made.__name__ = made.__qualname__ = function.name
-    made.__doc__ = _docstring(moment, meaning, '"y"', example)
-    return made
+    make.__name__ = make.__qualname__ = function.name
+    make.__doc__ = _docstring(moment, meaning, '"y"', example)
+    return make
 
 
 def _of_two(moment: MomentFunction, meaning: str, example: float) -> OfTwoColumns:
     """Declare a moment of two columns. `example` is its result for the rows in the example of its docstring."""
     function = _declare_moment(moment, "count and five sums", ())
 
-    def made(y: ColumnLike, x: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    def make(y: ColumnLike, x: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
         return Aggregate(function, (y, x), where)
 
-    made.__name__ = made.__qualname__ = function.name
-    made.__doc__ = _docstring(moment, meaning, '"y", "x"', example)
-    return made
+    make.__name__ = make.__qualname__ = function.name
+    make.__doc__ = _docstring(moment, meaning, '"y", "x"', example)
+    return make
 
 
 var_pop = _of_one(MomentFunction.VAR_POP, "Population variance of the values.", 4.666666666666667)

@@ -27,7 +27,7 @@ from statebed.expressions.column_like import ColumnLike
 
 __all__ = ["approx_percentile", "collect_list", "collect_set", "median", "mode", "percentile", "string_agg"]
 
-MOST_LIMITED = 100_000
+MAX_LIMIT = 100_000
 """The largest limit of collected values, because they are one value of the state, rewritten when it changes."""
 FINEST = 1e-5
 """The finest accuracy of a sketch; finer ones would hold as much as the values."""
@@ -77,9 +77,9 @@ def _limit_options(limit: int | None, keep: str) -> tuple[int, ...]:
         if keep != "first":
             raise InputError("`keep` needs `limit`", fix="give both, for example limit=100, keep='last'")
         return ()
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_LIMITED:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InputError(
-            f"`limit` must be an integer from 1 to {MOST_LIMITED}, got {limit!r}",
+            f"`limit` must be an integer from 1 to {MAX_LIMIT}, got {limit!r}",
             fix="give a smaller list, or leave `limit` out to collect all values",
         )
     return (limit if keep == "first" else -limit,)

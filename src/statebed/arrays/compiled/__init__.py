@@ -14,29 +14,29 @@ from statebed.errors import InputError
 
 VARIABLE = "STATEBED_COMPILED"
 """Environment variable: `off` for never, `always` also for small batches, `auto` is the default."""
-_LEAST_ROWS = {"auto": 1 << 12, "always": 1, "off": None}
+_MIN_ROWS = {"auto": 1 << 12, "always": 1, "off": None}
 """Minimum number of rows for which loading the compiler is worthwhile."""
-_LEAST_ROWS_WHEN_LOADED = 1 << 8
+_MIN_ROWS_WHEN_LOADED = 1 << 8
 """Minimum number of rows once the compiler is loaded. Each combination of types is compiled once per machine."""
 _LOOPS = "statebed.arrays.compiled.loops"
 
 
 def loops_for(rows: int) -> ModuleType | None:
     """Return the module `loops` for arrays of `rows` rows, or None if numpy should be used."""
-    least = _least_rows()
+    least = _min_rows()
     if least is not None and _LOOPS in sys.modules:
-        least = min(least, _LEAST_ROWS_WHEN_LOADED)
+        least = min(least, _MIN_ROWS_WHEN_LOADED)
     return None if least is None or rows < least else _loops()
 
 
 @cache
-def _least_rows() -> int | None:
+def _min_rows() -> int | None:
     chosen = os.environ.get(VARIABLE, "auto")
-    if chosen not in _LEAST_ROWS:
+    if chosen not in _MIN_ROWS:
         raise InputError(
-            f"{VARIABLE} is {chosen!r}", where="environment", fix=f"give one of {', '.join(_LEAST_ROWS)}, or unset it"
+            f"{VARIABLE} is {chosen!r}", where="environment", fix=f"give one of {', '.join(_MIN_ROWS)}, or unset it"
         )
-    return _LEAST_ROWS[chosen]
+    return _MIN_ROWS[chosen]
 
 
 @cache

@@ -65,6 +65,6 @@ def list_(state: State, job: OptionalJob = None, *, json: Json = False) -> None:
     if json:
         output.print_json(render_changes.as_json(savepoints))
     elif savepoints:
-        output.print_table(render_changes.savepoints_table(savepoints), (), least=("problem", "age"))
+        output.print_table(render_changes.savepoints_table(savepoints), (), expendable=("problem", "age"))
     else:
         output.say(f"{log.job_id} has no savepoints")

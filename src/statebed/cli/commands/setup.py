@@ -55,7 +55,9 @@ def show_config(json: Json = False) -> None:
         output.print_json({name: [dataclasses.asdict(line) for line in lines] for name, lines in listed.items()})
         return
     rows = [(line.name, line.value, line.source, line.meaning) for line in settings]
-    output.print_table(output.table("settings", ("setting", "value", "from", "meaning"), rows), (), least=("meaning",))
+    output.print_table(
+        output.table("settings", ("setting", "value", "from", "meaning"), rows), (), expendable=("meaning",)
+    )
     if stores:
         output.print_table(
             output.table("stores", ("variable", "value"), [(line.name, line.value) for line in stores]), ()

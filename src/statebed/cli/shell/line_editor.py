@@ -9,7 +9,7 @@ from types import ModuleType
 from statebed.errors import StatebedError
 from statebed.sql.completion import completed_word
 
-_MOST_LINES = 2000
+_MAX_LINES = 2000
 _SECRET_WORDS = ("password", "secret")
 _DELIMITERS = " \t\n;,()=<>+-*/%|'\""
 
@@ -42,7 +42,7 @@ class LineEditor:
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
         if not is_libedit:
             readline.parse_and_bind("set enable-bracketed-paste on")
-        readline.set_history_length(_MOST_LINES)
+        readline.set_history_length(_MAX_LINES)
         if hasattr(readline, "set_auto_history"):
             readline.set_auto_history(False)
         with contextlib.suppress(OSError):

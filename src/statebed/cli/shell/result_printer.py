@@ -23,7 +23,7 @@ _NARROWEST = 8
 _WIDEST = 80
 _WIDEST_IN_FILE = 1000
 _NULL = "null"
-_LEAST_WIDTHS = (
+_MIN_WIDTHS = (
     (pa.types.is_timestamp, 19),
     (pa.types.is_date, 10),
     (pa.types.is_floating, 9),
@@ -73,7 +73,7 @@ class ResultPrinter:
         ]
         names = [clipped(name, width=widest) for name in table.schema.names]
         if with_header:
-            least = [_least_width(field.type) for field in table.schema]
+            least = [_min_width(field.type) for field in table.schema]
             wanted = [
                 max([_shown_width(name), floor, *map(_shown_width, cells)])
                 for name, floor, cells in zip(names, least, columns, strict=True)
@@ -125,8 +125,8 @@ def _with_changes(table: pa.Table) -> pa.Table:
     return table.drop_columns([WEIGHT]).add_column(0, CHANGE, pa.array(signs, pa.string_view()))
 
 
-def _least_width(kind: pa.DataType) -> int:
-    return next((width for is_kind, width in _LEAST_WIDTHS if is_kind(kind)), 0)
+def _min_width(kind: pa.DataType) -> int:
+    return next((width for is_kind, width in _MIN_WIDTHS if is_kind(kind)), 0)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -51,7 +51,7 @@ from statebed.sql.statements import (
 if TYPE_CHECKING:
     from statebed.queries.text.sql_session import BackgroundJob, SqlSession
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Rows of a result that an interactive shell shows unless the query has a LIMIT."""
 _SWITCH = ("on", "off")
 _NEWEST = "newest"
@@ -224,7 +224,7 @@ class StatementRunner:
         query, limit = without_limit(statement.query)
         df = self.session.analysed(source, query)
         if not df.isStreaming:
-            most = MOST_ROWS if self._interactive and limit is None else limit
+            most = MAX_ROWS if self._interactive and limit is None else limit
             table = (df if most is None else df.limit(most + (limit is None))).toArrow()
             self._print_result(iter([table]), table.schema, limit=limit, began=began)
             return
@@ -280,7 +280,7 @@ class StatementRunner:
 
     def _print_result(self, tables: Iterator[pa.Table], schema: pa.Schema, *, limit: int | None, began: float) -> None:
         """Print the rows of a result that ends; in an interactive shell the first ones unless it has a limit."""
-        most = MOST_ROWS if self._interactive and limit is None else None
+        most = MAX_ROWS if self._interactive and limit is None else None
         printer = ResultPrinter(self._format)
         for table in tables:
             if most is not None and printer.rows + table.num_rows > most:

@@ -25,7 +25,7 @@ _SPECIAL = {
 _TRUE, _FALSE = ["true", "t", "yes", "y", "1"], ["false", "f", "no", "n", "0"]
 _LONGEST_INTEGER = "9223372036854775807"
 _PARTS = r"^(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>\d*)(?:[eE](?P<exponent>[+-]?\d+))?$"
-_MOST_DIGITS = 76
+_MAX_DIGITS = 76
 """Maximum number of digits that Arrow parses."""
 _FAR = 99_999
 _POWERS = np.array([10**power for power in range(160)], dtype=object)
@@ -36,7 +36,7 @@ _CLOCK = (
 )
 _ZONE = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>\d{0,2}):?(?P<minutes>\d{0,2})$"
 _DAY = 86_400_000_000
-_MOST_DAYS = (2**63 - 1) // _DAY - 1
+_MAX_DAYS = (2**63 - 1) // _DAY - 1
 
 
 def _integer(array: pa.Array, kind: pa.DataType) -> Converted:
@@ -74,11 +74,11 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     digits = pc.utf8_ltrim(pc.binary_join_element_wise(whole, fraction, ""), "0")
     length = int64_values(pc.cast(pc.fill_null(pc.utf8_length(digits), 0), pa.int64()))
     # Rounding half away from zero needs one digit beyond those that are kept, so digits after the 76th can be cut off.
-    kept = pc.utf8_slice_codeunits(pc.if_else(pc.equal(digits, ""), "0", digits), 0, _MOST_DIGITS)
-    values = integers(pc.cast(pc.fill_null(kept, "0"), pa.decimal256(_MOST_DIGITS, 0)))
+    kept = pc.utf8_slice_codeunits(pc.if_else(pc.equal(digits, ""), "0", digits), 0, _MAX_DIGITS)
+    values = integers(pc.cast(pc.fill_null(kept, "0"), pa.decimal256(_MAX_DIGITS, 0)))
     power = _exponents(exponent) - int64_values(pc.cast(pc.fill_null(pc.utf8_length(fraction), 0), pa.int64()))
-    shift = power + kind.scale + np.maximum(length - _MOST_DIGITS, 0)
-    large, small = length + power > kind.precision - kind.scale, np.minimum(length, _MOST_DIGITS) + shift < 0
+    shift = power + kind.scale + np.maximum(length - _MAX_DIGITS, 0)
+    large, small = length + power > kind.precision - kind.scale, np.minimum(length, _MAX_DIGITS) + shift < 0
     shift = np.where(large | small, 0, shift)
     values = np.where(small | (values == 0), 0, values)
     values = rounded_quotient(values * _POWERS[np.maximum(shift, 0)], _POWERS[np.maximum(-shift, 0)])
@@ -126,7 +126,7 @@ def _timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
     bad |= validity(rest) & ~validity(clock)
     hour, minute, second = (_number(pc.struct_field(clock, name)) for name in ("hour", "minute", "second"))
     fraction = _number(pc.utf8_slice_codeunits(pc.utf8_rpad(pc.struct_field(clock, "fraction"), 6, "0"), 0, 6))
-    bad |= (hour > 23) | (minute > 59) | (second > 59) | (np.abs(days) > _MOST_DAYS)  # noqa: PLR2004 - of a clock
+    bad |= (hour > 23) | (minute > 59) | (second > 59) | (np.abs(days) > _MAX_DAYS)  # noqa: PLR2004 - of a clock
     micros = days * _DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
     if kind.tz is not None:
         zone = pc.extract_regex(pc.fill_null(pc.struct_field(clock, "zone"), ""), _ZONE)

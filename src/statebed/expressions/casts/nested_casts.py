@@ -9,7 +9,7 @@ import pyarrow as pa
 from statebed.arrays.columns import boolean_values, validity
 from statebed.arrays.nested import fields_of
 from statebed.expressions.casts.number_casts import Conversion, Converted, booleans
-from statebed.expressions.list_parts import Flags, maps_of, put_together, taken_apart
+from statebed.expressions.list_parts import Flags, join_lists, maps_of, split_lists
 
 Finder = Callable[[pa.DataType, pa.DataType], Conversion | None]
 """Returns the conversion between two types that are not nested, or None if there is none."""
@@ -48,14 +48,14 @@ def _nulls(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _lists(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Converted:
-    lists = taken_apart(array)
+    lists = split_lists(array)
     values, bad = parts[0](lists.values, kind.value_type)
-    cast_lists = put_together(kind, type(lists)(lists.valid, lists.lengths, values))
+    cast_lists = join_lists(kind, type(lists)(lists.valid, lists.lengths, values))
     return cast_lists, None if bad is None else booleans(lists.count(boolean_values(bad)) > 0)
 
 
 def _maps(parts: list[Conversion], array: pa.Array, kind: pa.DataType) -> Converted:
-    entries = taken_apart(array)
+    entries = split_lists(array)
     key, value = (entries.values.field(index) for index in range(2))
     keys, bad_keys = parts[0](key, kind.key_type)
     values, bad_values = parts[1](value, kind.item_type)

@@ -59,7 +59,7 @@ def _timestamp_to_float(array: pa.Array, kind: pa.DataType) -> Converted:
 
 def _timestamp_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     micros = int64_values(array).astype(object)
-    seconds = rescaled(micros, types.MOST_DIGITS, kind.scale - _MICROSECOND_DIGITS)
+    seconds = rescaled(micros, types.MAX_DIGITS, kind.scale - _MICROSECOND_DIGITS)
     decimals, bad = to_decimals(seconds, kind, validity(array))
     return decimals, booleans(bad)
 

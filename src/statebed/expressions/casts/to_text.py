@@ -7,7 +7,7 @@ from statebed.expressions import types
 from statebed.expressions.casts.number_casts import Conversion, Converted
 from statebed.expressions.far_years import iso_texts
 
-_SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-3, 1e7
+_MIN_PLAIN, _MAX_PLAIN = 1e-3, 1e7
 """Bounds between which a double is written without an exponent."""
 
 
@@ -32,9 +32,7 @@ def _simple(array: pa.Array, kind: pa.DataType) -> Converted:
 def _float_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     shown = pc.cast(array, kind)
     size = pc.abs(array)
-    plain = pc.and_(
-        pc.greater_equal(size, _scalar(_SMALLEST_PLAIN, array)), pc.less(size, _scalar(_LARGEST_PLAIN, array))
-    )
+    plain = pc.and_(pc.greater_equal(size, _scalar(_MIN_PLAIN, array)), pc.less(size, _scalar(_MAX_PLAIN, array)))
     plain = pc.or_(plain, pc.equal(size, _scalar(0.0, array)))
     with_point = pc.if_else(pc.match_substring(shown, "."), shown, _joined(shown, ".0"))
     written = pc.if_else(plain, with_point, _scientific(shown))
@@ -70,7 +68,7 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     if scale == 0:
         return pc.cast(array, kind), None
     # Arrow would write 1E-8, so format the digits and insert the point.
-    whole = pa.decimal128(types.MOST_DIGITS, 0)
+    whole = pa.decimal128(types.MAX_DIGITS, 0)
     digits = pa.Array.from_buffers(whole, len(array), array.buffers(), array.null_count, array.offset)
     text = pc.cast(digits, kind)
     negative = pc.starts_with(text, "-")

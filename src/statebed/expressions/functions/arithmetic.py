@@ -19,7 +19,7 @@ from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Datum, Term, arrays
 
-_LEAST_QUOTIENT_SCALE = 6
+_MIN_QUOTIENT_SCALE = 6
 _WIDER = "cast to a wider type before"
 
 
@@ -52,7 +52,7 @@ def _sum(site: Site) -> Term:
         whole = max(left_type.precision - left_type.scale, right_type.precision - right_type.scale)
         kind = types.bounded_decimal(whole + scale + 1, scale)
         kernel = decimals.sum_kernel(kind, site.function)
-        return site.apply(kernel, kind, left, right, fallible=whole + scale + 1 > types.MOST_DIGITS)
+        return site.apply(kernel, kind, left, right, fallible=whole + scale + 1 > types.MAX_DIGITS)
     return _plain(site, left, right, pc.add_checked if plus else pc.subtract_checked)
 
 
@@ -64,7 +64,7 @@ def _product(site: Site) -> Term:
     if types.is_decimal(left.type):
         digits = left.type.precision + right.type.precision + 1
         kind = types.bounded_decimal(digits, left.type.scale + right.type.scale)
-        return site.apply(decimals.product_kernel(kind), kind, left, right, fallible=digits > types.MOST_DIGITS)
+        return site.apply(decimals.product_kernel(kind), kind, left, right, fallible=digits > types.MAX_DIGITS)
     return _plain(site, left, right, pc.multiply_checked)
 
 
@@ -84,7 +84,7 @@ def _quotient(site: Site) -> Term:
     left, right = operands_of(site)
     if types.is_decimal(left.type):
         left_type, right_type = left.type, right.type
-        scale = max(_LEAST_QUOTIENT_SCALE, left_type.scale + right_type.precision + 1)
+        scale = max(_MIN_QUOTIENT_SCALE, left_type.scale + right_type.precision + 1)
         kind = types.bounded_decimal(left_type.precision - left_type.scale + right_type.scale + scale, scale)
         return site.apply(partial(_divided, decimals.quotient_kernel(kind)), kind, left, right, fallible=True)
     kind = left.type if left.type == types.DOUBLE else types.DOUBLE

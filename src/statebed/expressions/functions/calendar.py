@@ -316,7 +316,7 @@ def _iso_field(field: str, times: pa.Array) -> pa.Array:
 
 def _micros_as(kind: pa.DataType, modulo: int | None, times: pa.Array) -> pa.Array:
     micros = int64_values(times) if modulo is None else int64_values(times) % modulo
-    return to_decimals(rescaled(micros, types.MOST_DIGITS, 0), kind, validity(times))[0]
+    return to_decimals(rescaled(micros, types.MAX_DIGITS, 0), kind, validity(times))[0]
 
 
 def _interval_part(site: Site, field: str, interval: Term) -> Term:

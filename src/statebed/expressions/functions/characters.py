@@ -25,7 +25,7 @@ _SOUNDEX = {
 }
 _SOUNDEX_LENGTH = 4
 _BYTE = 0xFF
-_MOST_DECIMALS = 1100
+_MAX_DECIMALS = 1100
 _CONTEXT = Context(prec=2000, Emin=-999999, Emax=999999)
 
 
@@ -227,11 +227,11 @@ def _mask(site: Site) -> Term:
 
 
 def _masked(fillers: tuple[str | None, ...], text: str) -> str:
-    def one(character: str) -> str:
+    def mask_character(character: str) -> str:
         kind = 0 if character.isupper() else 1 if character.islower() else 2 if character.isdecimal() else 3
         return fillers[kind] or character
 
-    return "".join(map(one, text))
+    return "".join(map(mask_character, text))
 
 
 def _format_number(site: Site) -> Term:
@@ -257,7 +257,7 @@ def _grouped(number: Decimal | float, digits: int) -> str | None:
         return "NaN"
     if value.is_infinite():
         return "∞" if value > 0 else "-∞"
-    rounded = value.quantize(Decimal(1).scaleb(-min(digits, _MOST_DECIMALS)), ROUND_HALF_EVEN, _CONTEXT)
+    rounded = value.quantize(Decimal(1).scaleb(-min(digits, _MAX_DECIMALS)), ROUND_HALF_EVEN, _CONTEXT)
     return f"{rounded:,f}"
 
 

@@ -20,7 +20,7 @@ from statebed.expressions.casts.unscaled import (
     signed,
 )
 from statebed.expressions.terms import Datum, arrays
-from statebed.expressions.types import MOST_DIGITS
+from statebed.expressions.types import MAX_DIGITS
 
 Operation = Callable[[Datum, Datum], pa.Array]
 
@@ -31,11 +31,11 @@ def sum_kernel(kind: pa.DataType, sign: str) -> Operation:
     def combine(left: Datum, right: Datum) -> pa.Array:
         scale = max(left.type.scale, right.type.scale)
         whole = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
-        if whole + scale + 1 <= MOST_DIGITS:
+        if whole + scale + 1 <= MAX_DIGITS:
             return pc.add(left, right) if sign == "+" else pc.subtract(left, right)
         left_values, right_values = (_at_scale(array, scale) for array in arrays(left, right))
         total = left_values.astype(object) + (right_values if sign == "+" else -right_values)
-        return exact_decimals(rescaled(total, MOST_DIGITS, kind.scale - scale), kind, _both(left, right))
+        return exact_decimals(rescaled(total, MAX_DIGITS, kind.scale - scale), kind, _both(left, right))
 
     return combine
 
@@ -44,12 +44,12 @@ def product_kernel(kind: pa.DataType) -> Operation:
     """Return multiplication with a result of `kind`."""
 
     def multiply(left: Datum, right: Datum) -> pa.Array:
-        if left.type.precision + right.type.precision + 1 <= MOST_DIGITS:
+        if left.type.precision + right.type.precision + 1 <= MAX_DIGITS:
             return pc.multiply(left, right)
         left_values, right_values = (integers(array) for array in arrays(left, right))
         shift = kind.scale - left.type.scale - right.type.scale
         return exact_decimals(
-            rescaled(left_values.astype(object) * right_values, MOST_DIGITS, shift), kind, _both(left, right)
+            rescaled(left_values.astype(object) * right_values, MAX_DIGITS, shift), kind, _both(left, right)
         )
 
     return multiply
@@ -78,7 +78,7 @@ def remainder_kernel(kind: pa.DataType) -> Operation:
         above, below = (_at_scale(array, scale) for array in arrays(left, right))
         valid = _both(left, right)
         left_over = signed(above, np.abs(above) % np.where(valid, np.abs(below), 1))
-        return exact_decimals(rescaled(left_over, MOST_DIGITS, kind.scale - scale), kind, valid)
+        return exact_decimals(rescaled(left_over, MAX_DIGITS, kind.scale - scale), kind, valid)
 
     return remain
 

@@ -29,7 +29,7 @@ _NODE = re.compile(
     r"\s*(?:(?P<wildcard>\.\s*\*|\[\s*'\s*\*\s*'\s*\])|\.\s*(?P<name>[^.\[]+)|\[\s*'\s*(?P<quoted>[^'?]+)'\s*\]"
     r"|\[\s*(?:(?P<every>\*)|(?P<index>\d+))\s*\])"
 )
-_LARGEST_PLAIN, _SMALLEST_PLAIN = 1e7, 1e-3
+_MAX_PLAIN, _MIN_PLAIN = 1e7, 1e-3
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def java_double(value: float) -> str:
     if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - NaN
         return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[str(value)]
     size = abs(value)
-    if not size or _SMALLEST_PLAIN <= size < _LARGEST_PLAIN:
+    if not size or _MIN_PLAIN <= size < _MAX_PLAIN:
         return repr(value) if "e" not in repr(value) else f"{value:f}"
     shown = repr(value)
     mantissa, _, power = (shown if "e" in shown else _scientific(shown)).partition("e")

@@ -20,12 +20,12 @@ from statebed.expressions.list_parts import (
     Flags,
     Integers,
     ListParts,
+    join_lists,
     maps_of,
-    put_together,
     ranks,
     repeated,
+    split_lists,
     taken,
-    taken_apart,
 )
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, LambdaBody, LambdaSite, Site, of
@@ -134,8 +134,8 @@ def _transform(site: Site) -> Term:
     kind = types.list_of(body.term.type, nullable=body.term.nullable)
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
-        return put_together(kind, ListParts(parts.valid, parts.lengths, _on_elements(frame, parts, bodies[0])))
+        parts = split_lists(data[0])
+        return join_lists(kind, ListParts(parts.valid, parts.lengths, _on_elements(frame, parts, bodies[0])))
 
     return _term(site, compute, kind, (lists,), (body,), nullable=lists.nullable)
 
@@ -146,8 +146,8 @@ def _filter(site: Site) -> Term:
     body = _as_condition(site, body, site.lambdas[0])
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
-        return put_together(lists.type, parts.kept(boolean_values(_on_elements(frame, parts, bodies[0]))))
+        parts = split_lists(data[0])
+        return join_lists(lists.type, parts.kept(boolean_values(_on_elements(frame, parts, bodies[0]))))
 
     return _term(site, compute, lists.type, (lists,), (body,), nullable=lists.nullable)
 
@@ -159,7 +159,7 @@ def _quantified(site: Site) -> Term:
     decisive = site.function == "exists"
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
+        parts = split_lists(data[0])
         held = _on_elements(frame, parts, bodies[0])
         known = validity(held)
         decided = parts.count(known & (boolean_values(held) == decisive)) > 0
@@ -185,7 +185,7 @@ def _aggregate(site: Site) -> Term:
     bodies = (merge,) if finish is None else (merge, finish)
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts, result = taken_apart(data[0]), data[1]
+        parts, result = split_lists(data[0]), data[1]
         for position in range(int(parts.lengths.max(initial=0))):
             rows = np.flatnonzero(parts.lengths > position)
             merged = evaluated(
@@ -208,9 +208,9 @@ def _zip_with(site: Site) -> Term:
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
         valid = validity(data[0]) & validity(data[1])
-        lengths, elements = in_step([taken_apart(column).with_valid(valid) for column in data])
+        lengths, elements = in_step([split_lists(column).with_valid(valid) for column in data])
         rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-        return put_together(kind, ListParts(valid, lengths, evaluated(frame, rows, bodies[0], *elements)))
+        return join_lists(kind, ListParts(valid, lengths, evaluated(frame, rows, bodies[0], *elements)))
 
     return _term(site, compute, kind, (left, right), (body,), nullable=left.nullable or right.nullable)
 
@@ -228,7 +228,7 @@ def _array_sort(site: Site) -> Term:
         )
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
+        parts = split_lists(data[0])
         order = np.arange(len(parts.values), dtype=np.int64)
         # Compare and swap neighbours, at even and odd positions in turns, until no pair is out of order. The sort is
         # stable, and takes at most as many rounds as the longest list has elements.
@@ -244,7 +244,7 @@ def _array_sort(site: Site) -> Term:
             swap = at[_signs(compared) > 0]
             order[swap], order[swap + 1] = order[swap + 1], order[swap].copy()
             quiet, turn = 0 if len(swap) else quiet + 1, 1 - turn
-        return put_together(lists.type, ListParts(parts.valid, parts.lengths, taken(parts.values, order)))
+        return join_lists(lists.type, ListParts(parts.valid, parts.lengths, taken(parts.values, order)))
 
     return _term(site, compute, lists.type, (lists,), (body,), nullable=lists.nullable, fallible=True)
 
@@ -265,7 +265,7 @@ def _map_filter(site: Site) -> Term:
     body = _as_condition(site, _bound(site, site.lambdas[0], *_entry_of(maps)), site.lambdas[0])
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
+        parts = split_lists(data[0])
         held = evaluated(frame, parts.rows, bodies[0], parts.values.field(0), parts.values.field(1))
         kept = parts.kept(boolean_values(held))
         return maps_of(maps.type, kept, kept.values.field(0), kept.values.field(1))
@@ -284,7 +284,7 @@ def _transform_entries(site: Site) -> Term:
         kind = types.map_of(maps.type.key_type, body.term.type, nullable=body.term.nullable)
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts = taken_apart(data[0])
+        parts = split_lists(data[0])
         keys, values = parts.values.field(0), parts.values.field(1)
         results = evaluated(frame, parts.rows, bodies[0], keys, values)
         return checked_maps(kind, parts, results, values) if of_keys else maps_of(kind, parts, keys, results)
@@ -306,7 +306,7 @@ def _map_zip_with(site: Site) -> Term:
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
         valid = validity(data[0]) & validity(data[1])
-        first_maps, second_maps = (taken_apart(column).with_valid(valid) for column in data)
+        first_maps, second_maps = (split_lists(column).with_valid(valid) for column in data)
         rows, keys, values = _all_keys(first_maps, second_maps)
         results = evaluated(frame, rows, bodies[0], keys, *values)
         lengths = np.bincount(rows, minlength=len(valid)).astype(np.int64)

@@ -12,7 +12,7 @@ from statebed.arrays.columns import from_numpy, validity
 from statebed.expressions import types
 from statebed.expressions.functions.comparisons import in_common_type
 from statebed.expressions.functions.lists import chained, list_operand, with_element
-from statebed.expressions.list_parts import Flags, Integers, ListParts, put_together, ranks, taken_apart
+from statebed.expressions.list_parts import Flags, Integers, ListParts, join_lists, ranks, split_lists
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Datum, Term, arrays
 
@@ -28,7 +28,7 @@ def _matches(lists: Datum, element: Datum) -> tuple[ListParts, Flags, Flags]:
     """Return the lists, whether each element is the wanted one, and the rows in which neither operand is null."""
     column, wanted = arrays(lists, element)
     valid = validity(column) & validity(wanted)
-    parts = taken_apart(column).with_valid(valid)
+    parts = split_lists(column).with_valid(valid)
     rank, looked_for = ranks(parts.values, wanted)
     return parts, (rank >= 0) & (rank == looked_for[parts.rows]), valid
 
@@ -70,7 +70,7 @@ def _remove(site: Site) -> Term:
 
 def _removed(kind: pa.DataType, lists: Datum, element: Datum) -> pa.Array:
     parts, same, _ = _matches(lists, element)
-    return put_together(kind, parts.kept(~same))
+    return join_lists(kind, parts.kept(~same))
 
 
 def _compact(site: Site) -> Term:
@@ -80,8 +80,8 @@ def _compact(site: Site) -> Term:
 
 
 def _compacted(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    parts = taken_apart(column)
-    return put_together(kind, parts.kept(validity(parts.values)))
+    parts = split_lists(column)
+    return join_lists(kind, parts.kept(validity(parts.values)))
 
 
 def _distinct(site: Site) -> Term:
@@ -92,9 +92,9 @@ def _distinct(site: Site) -> Term:
 
 
 def _distinct_elements(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    parts = taken_apart(column)
+    parts = split_lists(column)
     (rank,) = ranks(parts.values)
-    return put_together(kind, _with_one_zero(parts.kept(_firsts(parts.rows, rank))))
+    return join_lists(kind, _with_one_zero(parts.kept(_firsts(parts.rows, rank))))
 
 
 def _with_one_zero(parts: ListParts) -> ListParts:
@@ -136,17 +136,17 @@ def _combine(site: Site) -> Term:
 def _combined(function: str, kind: pa.DataType, left: Datum, right: Datum) -> pa.Array:
     left_lists, right_lists = arrays(left, right)
     valid = validity(left_lists) & validity(right_lists)
-    first, second = (taken_apart(column).with_valid(valid) for column in (left_lists, right_lists))
+    first, second = (split_lists(column).with_valid(valid) for column in (left_lists, right_lists))
     if function == "array_union":
         together = chained(valid, [first, second])
         (rank,) = ranks(together.values)
-        return put_together(kind, _with_one_zero(together.kept(_firsts(together.rows, rank))))
+        return join_lists(kind, _with_one_zero(together.kept(_firsts(together.rows, rank))))
     ranks_first, ranks_second = ranks(first.values, second.values)
     most = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
     pairs = [part.rows * most + rank + 1 for part, rank in ((first, ranks_first), (second, ranks_second))]
     shared = np.isin(pairs[0], pairs[1])
     wanted = shared if function == "array_intersect" else ~shared
-    return put_together(kind, _with_one_zero(first.kept(wanted & _firsts(first.rows, ranks_first))))
+    return join_lists(kind, _with_one_zero(first.kept(wanted & _firsts(first.rows, ranks_first))))
 
 
 def _overlap(site: Site) -> Term:
@@ -159,7 +159,7 @@ def _overlapping(left: Datum, right: Datum) -> pa.Array:
     """Return whether two lists share an element; null if they do not but one of two non-empty lists has a null."""
     left_lists, right_lists = arrays(left, right)
     valid = validity(left_lists) & validity(right_lists)
-    first, second = (taken_apart(column).with_valid(valid) for column in (left_lists, right_lists))
+    first, second = (split_lists(column).with_valid(valid) for column in (left_lists, right_lists))
     ranks_first, ranks_second = ranks(first.values, second.values)
     most = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
     pairs = [part.rows * most + rank for part, rank in ((first, ranks_first), (second, ranks_second))]

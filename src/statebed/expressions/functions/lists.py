@@ -15,11 +15,11 @@ from statebed.expressions.list_parts import (
     Integers,
     ListParts,
     check_elements,
-    put_together,
+    join_lists,
     ranks,
     repeated,
+    split_lists,
     taken,
-    taken_apart,
 )
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of, of_many
@@ -65,7 +65,7 @@ def _side_by_side(kind: pa.DataType, *data: Datum) -> pa.Array:
     order = np.arange(rows * width, dtype=np.int64).reshape(width, rows).T.reshape(-1)
     values = taken(pa.concat_arrays(columns), order)
     lengths = np.full(rows, width, dtype=np.int64)
-    return put_together(kind, ListParts(np.ones(rows, dtype=np.bool_), lengths, values))
+    return join_lists(kind, ListParts(np.ones(rows, dtype=np.bool_), lengths, values))
 
 
 def _joined_lists(site: Site) -> Term:
@@ -87,8 +87,8 @@ def _reverse(site: Site) -> Term:
 def _one_after_another(kind: pa.DataType, *data: Datum) -> pa.Array:
     columns = arrays(*data)
     valid = np.logical_and.reduce([validity(column) for column in columns])
-    parts = [taken_apart(column).with_valid(valid) for column in columns]
-    return put_together(kind, chained(valid, parts))
+    parts = [split_lists(column).with_valid(valid) for column in columns]
+    return join_lists(kind, chained(valid, parts))
 
 
 def chained(valid: np.ndarray[tuple[int], np.dtype[np.bool_]], parts: list[ListParts]) -> ListParts:
@@ -110,10 +110,10 @@ def _extended(site: Site) -> Term:
 
 def _with_one_more(kind: pa.DataType, first: bool, lists: Datum, element: Datum) -> pa.Array:
     column, added = arrays(lists, element)
-    parts = taken_apart(column)
+    parts = split_lists(column)
     rows = np.flatnonzero(parts.valid)
     more = ListParts(parts.valid, parts.valid.astype(np.int64), taken(added, rows))
-    return put_together(kind, chained(parts.valid, [more, parts] if first else [parts, more]))
+    return join_lists(kind, chained(parts.valid, [more, parts] if first else [parts, more]))
 
 
 def _insert(site: Site) -> Term:
@@ -131,7 +131,7 @@ def _inserted(kind: pa.DataType, lists: Datum, position: Datum, element: Datum) 
     wanted = np.where(valid, fixed_width_values(places, np.int32).astype(np.int64), 1)
     if np.any(wanted == 0):
         raise RowFailure("an element inserted at position 0", fix="positions count from 1, or from -1 at the end")
-    parts = taken_apart(column).with_valid(valid)
+    parts = split_lists(column).with_valid(valid)
     length = parts.lengths
     # A negative position counts from the end of the result: -1 appends.
     size = np.where(wanted > 0, np.maximum(length + 1, wanted), np.maximum(length + 1, -wanted))
@@ -148,7 +148,7 @@ def _inserted(kind: pa.DataType, lists: Datum, position: Datum, element: Datum) 
     source[starts[rows] + at[rows]] = len(parts.values) + np.arange(len(rows))
     values = pa.concat_arrays([parts.values, taken(added, rows)])
     elements = taken(values, np.maximum(source, 0), valid=source >= 0) if len(source) else values.slice(0, 0)
-    return put_together(kind, ListParts(valid, size, elements))
+    return join_lists(kind, ListParts(valid, size, elements))
 
 
 def _repeat(site: Site) -> Term:
@@ -163,7 +163,7 @@ def _repeated(kind: pa.DataType, element: Datum, count: Datum) -> pa.Array:
     lengths = np.where(valid, np.maximum(fixed_width_values(counts, np.int32).astype(np.int64), 0), 0)
     check_elements(int(lengths.sum()), len(lengths))
     rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    return put_together(kind, ListParts(valid, lengths, repeated(values, rows)))
+    return join_lists(kind, ListParts(valid, lengths, repeated(values, rows)))
 
 
 def _slice(site: Site) -> Term:
@@ -175,7 +175,7 @@ def _slice(site: Site) -> Term:
 def _sliced(kind: pa.DataType, lists: Datum, start: Datum, length: Datum) -> pa.Array:
     column, starts, lengths = arrays(lists, start, length)
     valid = validity(column) & validity(starts) & validity(lengths)
-    parts = taken_apart(column).with_valid(valid)
+    parts = split_lists(column).with_valid(valid)
     first = np.where(valid, fixed_width_values(starts, np.int32).astype(np.int64), 1)
     count = np.where(valid, fixed_width_values(lengths, np.int32).astype(np.int64), 0)
     if np.any(first == 0):
@@ -185,7 +185,7 @@ def _sliced(kind: pa.DataType, lists: Datum, start: Datum, length: Datum) -> pa.
     begin = np.where(first > 0, first - 1, parts.lengths + first)
     count = np.where(begin < 0, 0, count)
     inside = (parts.positions >= begin[parts.rows]) & (parts.positions < (begin + count)[parts.rows])
-    return put_together(kind, parts.kept(inside))
+    return join_lists(kind, parts.kept(inside))
 
 
 def _flatten(site: Site) -> Term:
@@ -199,13 +199,13 @@ def _flatten(site: Site) -> Term:
 
 def _flattened(kind: pa.DataType, column: pa.Array) -> pa.Array:
     """Join the lists of each row; null where one of them is null."""
-    outer = taken_apart(column)
-    inner = taken_apart(outer.values)
+    outer = split_lists(column)
+    inner = split_lists(outer.values)
     valid = outer.valid & (outer.count(~inner.valid) == 0)
     outer = outer.with_valid(valid)
-    inner = taken_apart(outer.values)
+    inner = split_lists(outer.values)
     lengths = np.bincount(outer.rows, weights=inner.lengths, minlength=len(valid)).astype(np.int64)
-    return put_together(kind, ListParts(valid, lengths, inner.values))
+    return join_lists(kind, ListParts(valid, lengths, inner.values))
 
 
 def _reverse_list(site: Site) -> Term:
@@ -214,9 +214,9 @@ def _reverse_list(site: Site) -> Term:
 
 
 def _reversed(kind: pa.DataType, column: pa.Array) -> pa.Array:
-    parts = taken_apart(column)
+    parts = split_lists(column)
     places = parts.starts[parts.rows] + parts.lengths[parts.rows] - 1 - parts.positions
-    return put_together(kind, ListParts(parts.valid, parts.lengths, taken(parts.values, places)))
+    return join_lists(kind, ListParts(parts.valid, parts.lengths, taken(parts.values, places)))
 
 
 def sort(site: Site) -> Term:
@@ -235,11 +235,11 @@ def sort(site: Site) -> Term:
 
 
 def _sorted(kind: pa.DataType, ascending: bool, nulls_last: bool, column: pa.Array) -> pa.Array:
-    parts = taken_apart(column)
+    parts = split_lists(column)
     (rank,) = ranks(parts.values)
     rank = np.where((rank < 0) & nulls_last, len(rank) + 1, rank)
     order = np.lexsort((rank if ascending else -rank, parts.rows))
-    return put_together(kind, ListParts(parts.valid, parts.lengths, taken(parts.values, order)))
+    return join_lists(kind, ListParts(parts.valid, parts.lengths, taken(parts.values, order)))
 
 
 def _extreme(site: Site) -> Term:
@@ -251,7 +251,7 @@ def _extreme(site: Site) -> Term:
 
 
 def _outermost(largest: bool, column: pa.Array) -> pa.Array:
-    parts = taken_apart(column)
+    parts = split_lists(column)
     (rank,) = ranks(parts.values)
     known = np.flatnonzero(rank >= 0)
     # The first of equal elements wins, as in Spark.
@@ -277,7 +277,7 @@ def _size(site: Site) -> Term:
 
 
 def _entry_count(maps: pa.Array) -> pa.Array:
-    parts = taken_apart(maps)
+    parts = split_lists(maps)
     return from_numpy(parts.lengths.astype(np.int32), types.INT, valid=parts.valid)
 
 
@@ -296,7 +296,7 @@ def _join(site: Site) -> Term:
 def _joined_text(lists: Datum, separator: Datum, replacement: Datum | None = None) -> pa.Array:
     column, separators, *replacements = arrays(lists, separator, *(() if replacement is None else (replacement,)))
     valid = np.logical_and.reduce([validity(column_) for column_ in (column, separators, *replacements)])
-    parts = taken_apart(column).with_valid(valid)
+    parts = split_lists(column).with_valid(valid)
     if replacements:
         values = pc.if_else(parts.values.is_valid(), parts.values, taken(replacements[0], parts.rows))
         parts = ListParts(parts.valid, parts.lengths, values)
@@ -312,7 +312,7 @@ def joined_by_row(parts: ListParts, separators: pa.Array) -> pa.Array:
     )
     check_size(text_bytes(parts.values) + (between.as_py() or 0), len(separators))
     known = ListParts(np.ones_like(parts.valid), parts.lengths, parts.values)
-    texts = pc.binary_join(put_together(types.list_of(types.TEXT), known), pc.fill_null(separators, ""))
+    texts = pc.binary_join(join_lists(types.list_of(types.TEXT), known), pc.fill_null(separators, ""))
     missing = from_numpy(np.where(parts.valid, 0, 1).astype(np.int8), pa.int8())
     return pc.if_else(pc.equal(missing, 0), texts, pa.scalar(None, pa.string()))
 
@@ -334,7 +334,7 @@ def _with_separator(separator: Datum, *data: Datum) -> pa.Array:
     parts = []
     for column in columns:
         if pa.types.is_list(column.type):
-            part = taken_apart(column)
+            part = split_lists(column)
         else:
             part = ListParts(valid, np.ones(len(column), dtype=np.int64), column)
         parts.append(part.kept(validity(part.values)))
@@ -374,7 +374,7 @@ def _sequences(kind: pa.DataType, start: Datum, stop: Datum, step: Datum | None 
     parts = ListParts(valid, lengths, pa.nulls(int(lengths.sum()), pa.int64()))
     values = (first[parts.rows] + parts.positions * by[parts.rows]) // unit
     width = np.dtype(f"int{kind.value_type.bit_width}")
-    return put_together(kind, ListParts(valid, lengths, from_numpy(values.astype(width), kind.value_type)))
+    return join_lists(kind, ListParts(valid, lengths, from_numpy(values.astype(width), kind.value_type)))
 
 
 def _wide(column: pa.Array) -> Integers:
@@ -393,10 +393,10 @@ def _zip(site: Site) -> Term:
 def _zipped(kind: pa.DataType, *data: Datum) -> pa.Array:
     columns = arrays(*data)
     valid = np.logical_and.reduce([validity(column) for column in columns])
-    parts = [taken_apart(column).with_valid(valid) for column in columns]
+    parts = [split_lists(column).with_valid(valid) for column in columns]
     lengths, children = in_step(parts)
     structs = pa.StructArray.from_arrays(children, fields=list(kind.value_type))
-    return put_together(kind, ListParts(valid, lengths, structs))
+    return join_lists(kind, ListParts(valid, lengths, structs))
 
 
 def in_step(parts: list[ListParts]) -> tuple[Integers, list[pa.Array]]:

@@ -15,7 +15,7 @@ from statebed.expressions.functions.comparisons import in_common_type
 from statebed.expressions.functions.lists import chained, list_operand
 from statebed.expressions.functions.patterns import regular
 from statebed.expressions.functions.strings import as_text
-from statebed.expressions.list_parts import ListParts, maps_of, put_together, ranks, taken, taken_apart
+from statebed.expressions.list_parts import ListParts, join_lists, maps_of, ranks, split_lists, taken
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of, of_many
 from statebed.expressions.terms import Datum, Term, arrays
@@ -77,8 +77,8 @@ def _values(site: Site) -> Term:
 
 
 def _one_side(kind: pa.DataType, side: int, maps: pa.Array) -> pa.Array:
-    parts = taken_apart(maps)
-    return put_together(kind, ListParts(parts.valid, parts.lengths, parts.values.field(side)))
+    parts = split_lists(maps)
+    return join_lists(kind, ListParts(parts.valid, parts.lengths, parts.values.field(side)))
 
 
 def _entries(site: Site) -> Term:
@@ -90,9 +90,9 @@ def _entries(site: Site) -> Term:
 
 
 def _as_entries(kind: pa.DataType, maps: pa.Array) -> pa.Array:
-    parts = taken_apart(maps)
+    parts = split_lists(maps)
     entries = pa.StructArray.from_arrays([parts.values.field(0), parts.values.field(1)], fields=list(kind.value_type))
-    return put_together(kind, ListParts(parts.valid, parts.lengths, entries))
+    return join_lists(kind, ListParts(parts.valid, parts.lengths, entries))
 
 
 def _from_entries(site: Site) -> Term:
@@ -108,7 +108,7 @@ def _from_entries(site: Site) -> Term:
 
 def _of_entries(kind: pa.DataType, lists: pa.Array) -> pa.Array:
     """Build maps from lists of entries; null where an entry is null."""
-    parts = taken_apart(lists)
+    parts = split_lists(lists)
     parts = parts.with_valid(parts.valid & (parts.count(~validity(parts.values)) == 0))
     return checked_maps(kind, parts, parts.values.field(0), parts.values.field(1))
 
@@ -123,7 +123,7 @@ def _from_arrays(site: Site) -> Term:
 def _of_lists(kind: pa.DataType, keys: Datum, values: Datum) -> pa.Array:
     key_lists, value_lists = arrays(keys, values)
     valid = validity(key_lists) & validity(value_lists)
-    first, second = (taken_apart(column).with_valid(valid) for column in (key_lists, value_lists))
+    first, second = (split_lists(column).with_valid(valid) for column in (key_lists, value_lists))
     unequal = np.flatnonzero(first.lengths != second.lengths)
     if len(unequal):
         row = int(unequal[0])
@@ -142,7 +142,7 @@ def _concat(site: Site) -> Term:
 def _joined(kind: pa.DataType, *data: Datum) -> pa.Array:
     columns = arrays(*data)
     valid = np.logical_and.reduce([validity(column) for column in columns])
-    parts = chained(valid, [taken_apart(column).with_valid(valid) for column in columns])
+    parts = chained(valid, [split_lists(column).with_valid(valid) for column in columns])
     return checked_maps(kind, parts, parts.values.field(0), parts.values.field(1))
 
 
@@ -161,7 +161,7 @@ def _wanted_key(site: Site, operand: Term, key: Term) -> Term:
 
 def _looked_up(maps: Datum, keys: Datum) -> pa.Array:
     column, wanted = arrays(maps, keys)
-    parts = taken_apart(column)
+    parts = split_lists(column)
     rank, looked_for = ranks(parts.values.field(0), wanted)
     places = parts.first((rank == looked_for[parts.rows]) & (rank >= 0))
     items = parts.values.field(1)
@@ -175,7 +175,7 @@ def _contains_key(site: Site) -> Term:
 
 def _has_key(maps: Datum, keys: Datum) -> pa.Array:
     column, wanted = arrays(maps, keys)
-    parts = taken_apart(column)
+    parts = split_lists(column)
     rank, looked_for = ranks(parts.values.field(0), wanted)
     there = boolean_array(parts.count(rank == looked_for[parts.rows]) > 0)
     known = boolean_array(parts.valid & validity(wanted))
@@ -192,7 +192,7 @@ def _str_to_map(site: Site) -> Term:
 
 def _split(between: re.Pattern[str], inside: re.Pattern[str], kind: pa.DataType, texts: pa.Array) -> pa.Array:
     entries = by_distinct(partial(_entries_of, between, inside), types.list_of(_ENTRY), texts)
-    parts = taken_apart(entries)
+    parts = split_lists(entries)
     return checked_maps(kind, parts, parts.values.field(0), parts.values.field(1))
 
 

@@ -22,10 +22,10 @@ Doubles = npt.NDArray[np.float64]
 
 _EXACT = 2.0**52
 """Below this bound, halves of integers are exact doubles."""
-_LEAST_DIGITS = -40
+_MIN_DIGITS = -40
 """Rounding to this many digits before the point, or more, gives 0 for every number."""
 _CONTEXT = Context(prec=800, Emin=-999999, Emax=999999)
-_LARGEST_EXACT_POWER = 22
+_MAX_EXACT_POWER = 22
 """Largest power of ten that is an exact double."""
 
 
@@ -40,7 +40,7 @@ def _number(site: Site) -> Term:
 
 def _round(site: Site) -> Term:
     operand = _number(site)
-    digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, _LEAST_DIGITS)
+    digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, _MIN_DIGITS)
     kind = operand.type
     if types.is_float(kind):
         return site.apply(partial(_rounded_floats, digits), kind, operand)
@@ -56,9 +56,9 @@ def rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
     """Return the type of a decimal that is rounded to `digits` fractional digits."""
     whole = kind.precision - kind.scale + 1
     if digits < 0:
-        return pa.decimal128(min(max(whole, 1 - digits), types.MOST_DIGITS), 0)
+        return pa.decimal128(min(max(whole, 1 - digits), types.MAX_DIGITS), 0)
     scale = min(kind.scale, digits)
-    return pa.decimal128(min(whole + scale, types.MOST_DIGITS), scale)
+    return pa.decimal128(min(whole + scale, types.MAX_DIGITS), scale)
 
 
 def half_even(text: str, digits: int) -> Decimal:
@@ -70,7 +70,7 @@ def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
     """Round the shortest decimal of each double half away from zero, if it has at most 15 digits."""
     values, valid = float_values(array), validity(array)
     size = np.abs(np.where(valid & np.isfinite(values), values, 0.0))
-    power = 10.0 ** min(abs(digits), _LARGEST_EXACT_POWER)
+    power = 10.0 ** min(abs(digits), _MAX_EXACT_POWER)
     up, down = (power, 1.0) if digits >= 0 else (1.0, power)
     # size * up / down as an integer and a remainder; every quotient below is the nearest double.
     count = np.floor(size * up / down)
@@ -94,7 +94,7 @@ def _rounded_integers(digits: int, array: pa.Array) -> pa.Array:
 def _rounded_decimals(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
     scale = min(digits, array.type.scale)
     values = rescaled(integers(array), array.type.precision, scale - array.type.scale)
-    return exact_decimals(rescaled(values, types.MOST_DIGITS, target.scale - scale), target, validity(array))
+    return exact_decimals(rescaled(values, types.MAX_DIGITS, target.scale - scale), target, validity(array))
 
 
 def _whole(site: Site) -> Term:
@@ -106,7 +106,7 @@ def _whole(site: Site) -> Term:
     if types.is_float(operand.type):
         return site.apply(partial(_whole_floats, kernel), types.BIGINT, convert(operand, types.DOUBLE), fallible=True)
     kind = operand.type
-    target = kind if kind.scale == 0 else pa.decimal128(min(kind.precision - kind.scale + 1, types.MOST_DIGITS), 0)
+    target = kind if kind.scale == 0 else pa.decimal128(min(kind.precision - kind.scale + 1, types.MAX_DIGITS), 0)
     return site.apply(partial(_whole_decimals, site.function, target), target, operand)
 
 

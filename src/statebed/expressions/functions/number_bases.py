@@ -17,7 +17,7 @@ from statebed.expressions.terms import Datum, Term
 
 _WORD = 2**64
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LEAST_BASE = 2
+_MIN_BASE = 2
 
 
 def as_binary(site: Site, operand: Term) -> Term:
@@ -73,7 +73,7 @@ def _conv(site: Site) -> Term:
 
 def _converted(text: str, source: int, target: int) -> str | None:
     """Convert the digits at the start of a text to another base; a negative target base keeps the sign."""
-    if not (_LEAST_BASE <= source <= len(_DIGITS) and _LEAST_BASE <= abs(target) <= len(_DIGITS)):
+    if not (_MIN_BASE <= source <= len(_DIGITS) and _MIN_BASE <= abs(target) <= len(_DIGITS)):
         return None
     text = text.strip(" ")
     negative = text.startswith("-")

@@ -115,7 +115,7 @@ def _even_whole(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
     up = (2 * rest > unit) | ((2 * rest == unit) & (low % 2 == 1))
     rounded = low + up.astype(object)
     if decimal:
-        return exact_decimals(rescaled(rounded, types.MOST_DIGITS, target.scale - (scale - cut)), target, valid)
+        return exact_decimals(rescaled(rounded, types.MAX_DIGITS, target.scale - (scale - cut)), target, valid)
     result = rounded * unit
     width = np.iinfo(f"int{target.bit_width}")
     if np.any(valid & ((result < width.min) | (result > width.max)).astype(np.bool_)):

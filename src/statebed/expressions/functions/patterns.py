@@ -12,7 +12,7 @@ from statebed.arrays.columns import validity
 from statebed.expressions import types
 from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.functions.strings import as_text
-from statebed.expressions.list_parts import ListParts, put_together
+from statebed.expressions.list_parts import ListParts, join_lists
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Term
 from statebed.expressions.text_limits import check_size, text_bytes
@@ -212,7 +212,7 @@ def _split(site: Site) -> Term:
 def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -> pa.Array:
     if most == 0:
         rows = len(array)
-        return put_together(
+        return join_lists(
             kind, ListParts(validity(array), validity(array).astype("int64"), array.drop_null() if rows else array)
         )
     plain = re.sub(r"\\([^\w])", r"\1", pattern)

@@ -16,7 +16,7 @@ from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Datum, Term, arrays, constant
-from statebed.expressions.text_limits import MOST_PADDED, check_size, text_bytes
+from statebed.expressions.text_limits import MAX_PADDED, check_size, text_bytes
 
 _SPACE = " "
 _LONGEST = 2**31 - 1
@@ -232,9 +232,9 @@ def _padded(kernel: Callable[..., pa.Array]) -> Builder:
         text, width = as_text(site, site.operands[0]), _as_integer(site, site.operands[1])
         padding = as_text(site, site.operands[2]) if len(site.operands) > 2 else None  # noqa: PLR2004 - the third
         known = width.constant
-        if known is not None and known.is_valid and known.as_py() > MOST_PADDED:
+        if known is not None and known.is_valid and known.as_py() > MAX_PADDED:
             raise site.operands[1].place.mistake(
-                f"{site.function} cannot pad to {known.as_py():,} characters; the limit is {MOST_PADDED:,}",
+                f"{site.function} cannot pad to {known.as_py():,} characters; the limit is {MAX_PADDED:,}",
                 fix="pad to a smaller length",
             )
         filler = _SPACE if padding is None else None if padding.constant is None else padding.constant.as_py()
@@ -252,8 +252,8 @@ def _padded_by_row(at_start: bool, text: str, width: int, padding: str) -> str:
     missing = width - len(text)
     if missing <= 0 or not padding:
         return text[: max(width, 0)]
-    if width > MOST_PADDED:
-        raise RowFailure(f"a text padded to {width:,} characters, above the limit of {MOST_PADDED:,}")
+    if width > MAX_PADDED:
+        raise RowFailure(f"a text padded to {width:,} characters, above the limit of {MAX_PADDED:,}")
     filler = (padding * (missing // len(padding) + 1))[:missing]
     return filler + text if at_start else text + filler
 

@@ -28,7 +28,7 @@ _OFFSET = re.compile(
     r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?P<hours>\d{1,2})(?::?(?P<minutes>\d{2})(?::?(?P<seconds>\d{2}))?)?"
 )
 _UTC = frozenset({"UTC", "GMT", "UT", "Z", "Etc/UTC"})
-_MOST_HOURS = 18
+_MAX_HOURS = 18
 _SECOND_US = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a local time
 _FAR_US = 2_114_380_800_000_000
@@ -79,7 +79,7 @@ def zone_of(name: str) -> int | str:
     if match is not None:
         hours, minutes, seconds = (int(match[part] or 0) for part in ("hours", "minutes", "seconds"))
         size = (hours * 60 + minutes) * 60 + seconds
-        if hours <= _MOST_HOURS and minutes < 60 and seconds < 60 and size <= _MOST_HOURS * 3600:  # noqa: PLR2004 - a clock
+        if hours <= _MAX_HOURS and minutes < 60 and seconds < 60 and size <= _MAX_HOURS * 3600:  # noqa: PLR2004 - a clock
             return (-size if match["sign"] == "-" else size) * _SECOND_US
     try:
         return ZoneInfo(known).key

@@ -69,9 +69,9 @@ def _decimal(at: TextSpan, text: str) -> Literal:
     _, digits, exponent = value.as_tuple()
     scale = max(0, -int(exponent))
     precision = max(len(digits) + max(0, int(exponent)), scale)
-    if precision > types.MOST_DIGITS:
+    if precision > types.MAX_DIGITS:
         raise at.mistake(
-            f"a decimal has at most {types.MOST_DIGITS} digits, got {precision}", fix="write a double, such as 1e40"
+            f"a decimal has at most {types.MAX_DIGITS} digits, got {precision}", fix="write a double, such as 1e40"
         )
     return Literal(at.start, at.end, value, pa.decimal128(precision, scale))
 

@@ -82,7 +82,7 @@ class _Parser(Operands):
     def predicate(self) -> Node:
         left = self.comparison()
         if self.next.is_word("is"):
-            return self.is_something(left)
+            return self.is_condition(left)
         negated = self.next.is_word("not") and self.following.is_word(
             "in", "between", "like", "ilike", "rlike", "regexp"
         )
@@ -118,7 +118,7 @@ class _Parser(Operands):
         tests: list[Node] = [self.joined(function, left, pattern) for pattern in self.arguments()]
         return balanced(together, [self.joined("not", node) for node in tests] if negated else tests)
 
-    def is_something(self, left: Node) -> Node:
+    def is_condition(self, left: Node) -> Node:
         self.expect("is")
         negated = self.skip_word("not")
         if self.skip_word("null"):

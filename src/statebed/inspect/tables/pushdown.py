@@ -18,7 +18,7 @@ from statebed.format.schema import TIME
 from statebed.inspect.tables.request import Request, instant_us
 from statebed.inspect.tables.table_shape import GLOBAL_KEYED
 
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
 """Maximum number of keys that are looked up individually."""
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -41,7 +41,7 @@ def by_keys(request: Request, equal: Mapping[str, Sequence[Any]]) -> Request | N
     shape = request.shape
     if shape.kind == GLOBAL_KEYED or not shape.keys or not all(name in equal for name in shape.keys):
         return None
-    if math.prod(len(equal[name]) for name in shape.keys) > MOST_KEYS:
+    if math.prod(len(equal[name]) for name in shape.keys) > MAX_KEYS:
         return None
     try:
         return request.of_keys(itertools.product(*(equal[name] for name in shape.keys)))

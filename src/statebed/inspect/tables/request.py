@@ -44,13 +44,13 @@ class Keys:
         return (Keys, (self.rows,))
 
     @cached_property
-    def found(self) -> RowSet:
+    def row_set(self) -> RowSet:
         return RowSet(self.rows, keys=self.rows.column_names[1:])
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """Hashes of the keys in ascending order."""
-        return self.found.key_hashes
+        return self.row_set.key_hashes
 
 
 @dataclass(frozen=True, eq=False)

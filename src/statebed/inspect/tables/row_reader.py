@@ -124,7 +124,7 @@ def rows_of_group(plan: FilePlan, part: PartPlan, group: int) -> pa.Table:
             wanted &= among(hashes, request.hashes)
         rows = filtered(rows, wanted)
     for keys in request.keys:
-        rows = filtered(rows, keys.found.contains(rows))
+        rows = filtered(rows, keys.row_set.contains(rows))
     if plan.hidden:
         rows = filtered(rows, part.deletions.visible(rows))
     return rows if part.replaces else _in_time(rows, request)

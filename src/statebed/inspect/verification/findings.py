@@ -120,17 +120,17 @@ class Verification:
     @property
     def head_whole(self) -> bool:
         """Whether the job can resume from its newest record: all it refers to is intact, and the log has no gap."""
-        return self.head is not None and not self.troubles_of(self.head) and not self._log_is_broken(self.head)
+        return self.head is not None and not self.findings_of(self.head) and not self._log_is_broken(self.head)
 
     @property
     def damaged_epochs(self) -> tuple[int, ...]:
         return tuple(sorted({epoch for finding in self.findings for epoch in finding.epochs}))
 
-    def troubles_of(self, epoch: int) -> tuple[Finding, ...]:
+    def findings_of(self, epoch: int) -> tuple[Finding, ...]:
         """Return the findings because of which a record is not intact."""
         return tuple(finding for finding in self.findings if epoch in finding.epochs)
 
-    def troubles_of_savepoint(self, name: str) -> tuple[Finding, ...]:
+    def findings_of_savepoint(self, name: str) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if name in finding.savepoints)
 
     def _log_is_broken(self, head: int) -> bool:

@@ -39,7 +39,7 @@ class LogReading:
     def min_epoch(self) -> int:
         return self.head.min_epoch if self.head is not None else 1
 
-    def needer(self, epoch: int) -> NeedingRecord:
+    def needing_record(self, epoch: int) -> NeedingRecord:
         return NeedingRecord(epoch, strict=epoch >= self.min_epoch)
 
     def pins(self) -> dict[str, tuple[pb.Pin, bool]]:

@@ -127,7 +127,7 @@ class _Verifier:
             pins = self._chosen_pin(reading, savepoint)
         self._findings += [problem for problem in reading.findings if not partly or epoch in problem.epochs]
         self._count(reading.bytes, objects=len(reading.records) + len(reading.lost))
-        needers = [(reading.records[number], reading.needer(number)) for number in epochs]
+        needers = [(reading.records[number], reading.needing_record(number)) for number in epochs]
         needers += self._savepoints(pins)
         metadata, needs = self._needs(needers)
         self._total = self._bytes + sum(need.expected.size for need in needs.all())

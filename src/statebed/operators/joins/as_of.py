@@ -155,7 +155,7 @@ class AsOfJoin(OperatorBase):
         versions = by_key(self._with_keys(pa.concat_tables(pending).combine_chunks()), self.right)
         current = tables.get_keyed(CURRENT)
         with SortedResults(self.outputs[MAIN].schema, self.left.keys, view) as results:
-            for due in together(waiting, most_bytes=view.chunk_bytes):
+            for due in together(waiting, max_bytes=view.chunk_bytes):
                 for joined in self._results(due, versions, current):
                     results.add(joined)
             self._advance(current, versions)

@@ -54,7 +54,7 @@ MAX_BOUND_US = 1 << 60
 """Largest bound, 36,000 years."""
 BINS = 4
 """Number of time bins into which the retention is divided."""
-LEAST_BIN_US = 1_000_000
+MIN_BIN_US = 1_000_000
 MANY_ROWS = 1_000
 """Number of rows from which files are prefetched; fewer rows read only small parts of the state's files."""
 TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
@@ -188,7 +188,7 @@ class IntervalJoin(OperatorBase):
             False,
             side_input.columns,
             keys=side_input.keys,
-            bin_width=dt.timedelta(microseconds=max(retention // BINS, LEAST_BIN_US)),
+            bin_width=dt.timedelta(microseconds=max(retention // BINS, MIN_BIN_US)),
         )
 
     def _keep(self, view: TimeKeyedView, new: SideRows, watermark_us: int | None) -> None:
@@ -294,7 +294,7 @@ class _JoinEpoch:
 
     def _together(self, pieces: Iterable[pa.Table], side: JoinSide) -> Iterator[pa.Table]:
         """Combine rows into few pieces, because the state of the other side is read once per piece."""
-        return together(pieces, most_bytes=self._views[side].part_bytes)
+        return together(pieces, max_bytes=self._views[side].part_bytes)
 
     def _prefetch_partners(self, asking: IndexedSide) -> None:
         """Prefetch the stored partners in the background if there are many rows to look up."""

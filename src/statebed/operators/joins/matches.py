@@ -17,7 +17,7 @@ from statebed.operators.window_definition import Window
 from statebed.present import units
 from statebed.quantities import duration_text
 
-LEAST_ROWS = 100
+MIN_ROWS = 100
 """Minimum number of rows on each side for a warning, unless the event times themselves rule out any pair."""
 
 
@@ -80,7 +80,7 @@ def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int
         has_passed = left.first_us + bounds.upper_us < watermark_us and right.first_us - bounds.lower_us < watermark_us
         nearest, farthest = right.first_us - left.last_us, right.last_us - left.first_us
         excluded = farthest < bounds.lower_us or nearest > bounds.upper_us
-    if not has_passed or (not excluded and min(left.rows, right.rows) < LEAST_ROWS):
+    if not has_passed or (not excluded and min(left.rows, right.rows) < MIN_ROWS):
         return None
     ranges = "; ".join(f"{side.value}: {_range(times)}" for side, times in zip(SIDES, (left, right), strict=True))
     why = "these times exclude a pair" if excluded else "check its sign, the time zones, and the keys of both streams"
@@ -102,7 +102,7 @@ def _range(times: pb.InputTimes) -> str:
     return f"{units.number(times.rows)} rows from {units.instant(times.first_us)} to {units.instant(times.last_us)}"
 
 
-def _apart(least_us: int, most_us: int) -> str:
-    if least_us == most_us:
-        return duration_text(least_us)
-    return f"{duration_text(least_us)} to {duration_text(most_us)}"
+def _apart(min_us: int, max_us: int) -> str:
+    if min_us == max_us:
+        return duration_text(min_us)
+    return f"{duration_text(min_us)} to {duration_text(max_us)}"

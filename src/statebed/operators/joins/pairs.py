@@ -133,14 +133,14 @@ class IndexedSide:
         return Pairs(others.table, theirs, self.rows.table, ours)
 
 
-def together(pieces: Iterable[pa.Table], *, most_bytes: int) -> Iterator[pa.Table]:
-    """Combine pieces of the state into tables of about `most_bytes`."""
+def together(pieces: Iterable[pa.Table], *, max_bytes: int) -> Iterator[pa.Table]:
+    """Combine pieces of the state into tables of about `max_bytes`."""
     held: list[pa.Table] = []
     nbytes = 0
     for piece in pieces:
         held.append(piece)
         nbytes += piece.nbytes
-        if nbytes >= most_bytes:
+        if nbytes >= max_bytes:
             yield pa.concat_tables(held).combine_chunks()
             held, nbytes = [], 0
     if held:

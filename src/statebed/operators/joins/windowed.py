@@ -257,7 +257,7 @@ class _ClosingWindows:
         view = self._views[side]
         state = view.scan(start, until)
         pieces = (rows.select(schema.names).cast(schema) for rows in itertools.chain([new], state))
-        for rows in together(pieces, most_bytes=view.part_bytes):
+        for rows in together(pieces, max_bytes=view.part_bytes):
             closing = self._closing(side, rows)
             yield closing if within is None else closing.within(int(within.ends.min()), int(within.ends.max()))
 

@@ -35,7 +35,7 @@ from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.arrays.key_hash import hash_columns
 from statebed.arrays.mutable import column_over
 from statebed.operators.updating.percentile_windows import (
-    MOST_VALUES,
+    MAX_VALUES,
     WINDOW_VALUES,
     Codes,
     CountedCodes,
@@ -78,7 +78,7 @@ class Entries:
         at = from_numpy(rows, pa.int64())
         return Entries(self.owners[rows], tuple(column.take(at) for column in self.columns), self.counts[rows])
 
-    def and_those(self, other: "Entries") -> "Entries":
+    def concatenated(self, other: "Entries") -> "Entries":
         """Concatenate the entries with others."""
         columns = (pa.concat_arrays(list(pair)) for pair in zip(self.columns, other.columns, strict=True))
         counts = np.concatenate([self.counts, other.counts])
@@ -316,10 +316,10 @@ class _Deciding(_StoredResult):
         lost[entries.owners[at[worse]]] = True
         stays = np.ones(len(standing.owners), dtype=np.bool_)
         stays[place[entries.owners[at]]] = False
-        known = standing.where(stays).and_those(entries.where((entries.counts > 0) & ~lost[entries.owners]))
+        known = standing.where(stays).concatenated(entries.where((entries.counts > 0) & ~lost[entries.owners]))
         known = known.where(~lost[known.owners])
         if lost.any():
-            known = known.and_those(self._first_of(reads.pages(np.flatnonzero(lost)), changed.groups))
+            known = known.concatenated(self._first_of(reads.pages(np.flatnonzero(lost)), changed.groups))
         return self.of_sets(known.sets(changed.groups))
 
     def of_sets(self, sets: Multisets) -> Columns:
@@ -346,7 +346,7 @@ class _Deciding(_StoredResult):
             np.zeros(0, dtype=np.int64),
         )
         for page in pages:
-            best = self._standing(self.of_sets(best.and_those(page).sets(groups)))
+            best = self._standing(self.of_sets(best.concatenated(page).sets(groups)))
         return best
 
 
@@ -378,7 +378,7 @@ class _Combined(_StoredResult):
         return (self.accumulator.finishing.result(sets),)
 
     def _both(self, entries: Entries, other: Entries, groups: int) -> Entries:
-        (combined,) = self.of_sets(entries.and_those(other).sets(groups))
+        (combined,) = self.of_sets(entries.concatenated(other).sets(groups))
         return _of_groups(combined).where(validity(combined))
 
 
@@ -447,7 +447,7 @@ class _Percentile(_StoredResult):
         everything = Windows.none(int(groups[-1]) + 1).with_all(values, groups, starts, sizes)
         _, ranks = everything.ranked(self.finishing.at)
         percentiles = self._between(*everything.at_ranks(groups, ranks), ranks.share[groups])
-        large = groups[sizes > MOST_VALUES]
+        large = groups[sizes > MAX_VALUES]
         return _Computed(groups, percentiles, everything.cut(large, ranks) if len(large) else None)
 
     def _selected(self, group: Integers, reads: EntryReads, held_bytes: Reservation) -> "_Computed":
@@ -541,7 +541,7 @@ def _few_at_a_time(
     while len(left):
         held: Entries | None = None
         for page in pages(left):
-            held = page if held is None else held.and_those(page)
+            held = page if held is None else held.concatenated(page)
             held_bytes.resize(len(held.owners) * _ENTRY_BYTES)
             if len(held.owners) > _AT_ONCE:
                 break

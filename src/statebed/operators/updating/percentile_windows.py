@@ -25,7 +25,7 @@ from statebed.state import KeyedView, TableConfig
 
 WINDOW_VALUES = 1 << 10
 """Number of distinct values of a new window."""
-MOST_VALUES = 4 * WINDOW_VALUES
+MAX_VALUES = 4 * WINDOW_VALUES
 """Number of distinct values from which a window is cut, and from which a group has one."""
 _SIGN = np.uint64(1 << 63)
 _COUNT, _BELOW, _ABOVE, _LOW, _HIGH = "_count", "_below", "_above", "_low", "_high"
@@ -66,7 +66,7 @@ class CountedCodes:
         counts = np.add.reduceat(self.counts[order], starts) if len(starts) else self.counts[:0]
         return CountedCodes(owners[starts], codes[starts], counts)
 
-    def and_those(self, other: "CountedCodes") -> "CountedCodes":
+    def concatenated(self, other: "CountedCodes") -> "CountedCodes":
         return CountedCodes(
             np.concatenate([self.owners, other.owners]),
             np.concatenate([self.codes, other.codes]),
@@ -104,7 +104,7 @@ class Windows:
         over = ~inside & self.exists[change.owners] & (change.codes > self.high[change.owners])
         np.add.at(below, change.owners[under], change.counts[under])
         np.add.at(above, change.owners[over], change.counts[over])
-        values = self.values.and_those(change.where(inside)).combined()
+        values = self.values.concatenated(change.where(inside)).combined()
         return Windows(self.exists, below, above, self.low, self.high, values)
 
     def with_all(self, values: CountedCodes, groups: Integers, starts: Integers, sizes: Integers) -> "Windows":
@@ -211,7 +211,7 @@ class WindowTable:
             values.append(CountedCodes(owners[is_value], codes_of(float64_values(column)[is_value]), counts[is_value]))
         held = values[0]
         for more in values[1:]:
-            held = held.and_those(more)
+            held = held.concatenated(more)
         return Windows(windows.exists, windows.below, windows.above, windows.low, windows.high, held.combined())
 
     def write(self, view: KeyedView, keys: pa.Table, windows: Windows, groups: Integers, values: CountedCodes) -> None:
@@ -261,12 +261,12 @@ class StoredWindows:
         the ranks.
         """
         sizes = np.bincount(windows.values.owners, windows.values.counts > 0, minlength=len(windows.exists))
-        large = groups[sizes[groups] > MOST_VALUES]
+        large = groups[sizes[groups] > MAX_VALUES]
         touched = np.zeros(len(windows.exists), dtype=np.bool_)
         touched[groups] = True
         touched[large] = False
         inside = windows.inside(change) & touched[change.owners]
-        both = windows.values.and_those(change.where(inside))
+        both = windows.values.concatenated(change.where(inside))
         is_change = np.arange(len(both.owners)) >= len(windows.values.owners)
         marks = CountedCodes(both.owners, both.codes, is_change.astype(np.int64))
         changed = windows.values.where(marks.combined().counts > 0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from statebed.state import KeyedView
 from statebed.state.tiers.spooled_rows import SpooledRows
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 
 
 class ReplacedRows:
@@ -21,7 +21,7 @@ class ReplacedRows:
     def __init__(self, schema: pa.Schema, view: KeyedView, *, large: bool) -> None:
         self._schema = schema
         self._view = view
-        self._most_bytes = min(view.chunk_bytes, MOST_BYTES) if large else None
+        self._max_bytes = min(view.chunk_bytes, MAX_BYTES) if large else None
         self._held: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         self._held_bytes = 0
         self._charge = view.reservation()
@@ -41,8 +41,8 @@ class ReplacedRows:
             if rows.num_rows:
                 held.append(rows.cast(self._schema))
                 self._held_bytes += rows.nbytes
-        if self._most_bytes is not None:
-            if self._held_bytes >= self._most_bytes:
+        if self._max_bytes is not None:
+            if self._held_bytes >= self._max_bytes:
                 self._spool()
             self._charge.resize(self._held_bytes)
 

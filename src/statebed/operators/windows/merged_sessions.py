@@ -36,7 +36,7 @@ class Sessions:
         """Return the sessions at these positions."""
         return Sessions(self.key_index[at], self.starts[at], self.ends[at], taken(self.partials, at))
 
-    def followed_by(self, others: "Sessions") -> "Sessions":
+    def concatenated(self, others: "Sessions") -> "Sessions":
         """Return these sessions, then the others."""
         return Sessions(
             np.concatenate([self.key_index, others.key_index]),
@@ -71,7 +71,7 @@ class MergedSessions:
 
 def merged_sessions(sessions: Sessions, others: Sessions, partials: SessionPartials) -> MergedSessions:
     """Merge sessions of a key that overlap or touch."""
-    both = sessions.followed_by(others)
+    both = sessions.concatenated(others)
     keys, starts, ends = both.key_index, both.starts, both.ends
     order = _in_order(keys, starts, ends)
     latest = _running_ends(keys[order], ends[order])

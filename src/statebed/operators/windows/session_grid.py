@@ -28,7 +28,7 @@ class Cells:
     def __len__(self) -> int:
         return len(self.cells)
 
-    def followed_by(self, others: "Cells") -> "Cells":
+    def concatenated(self, others: "Cells") -> "Cells":
         """Return these cells, then the others."""
         return Cells(
             np.concatenate([self.key_index, others.key_index]),
@@ -57,7 +57,7 @@ def touched_cells(key_index: Integers, starts: Integers, ends: Integers, levels:
         spans = np.repeat(np.arange(len(at)), counts)
         offsets = np.arange(len(spans)) - np.repeat(np.cumsum(counts) - counts, counts)
         part = Cells(key_index[at][spans], np.full(len(spans), level, dtype=np.int64), firsts[spans] + offsets)
-        result = result.followed_by(part)
+        result = result.concatenated(part)
     return result
 
 

@@ -68,7 +68,7 @@ class OpenSessions:
         """All sessions that were read, the earlier ones first."""
         if not len(self.earlier):
             return self.newest
-        return self.earlier.followed_by(self.newest)
+        return self.earlier.concatenated(self.newest)
 
     @property
     def pending(self) -> pa.Array:
@@ -181,7 +181,7 @@ class SessionTables:
         """Return the newest session of each key, and the earlier ones that are due or that new sessions may touch."""
         stored, is_stored = tables.get_keyed(SESSIONS).get(keys)
         touched = self._touched(stored, new)
-        cells = touched.followed_by(cells_of(due.key_index, due.starts, due.ends, self.gap_us))
+        cells = touched.concatenated(cells_of(due.key_index, due.starts, due.ends, self.gap_us))
         earlier, at = self._earlier_in(tables, keys, cells)
         is_due = at >= len(touched)
         is_due[is_due] = earlier.starts[is_due] == due.starts[at[is_due] - len(touched)]
@@ -228,7 +228,7 @@ class SessionTables:
             parts.append(self._sessions(at[places[places >= 0]], filtered(part, places >= 0)))
         earlier = self._sessions(np.zeros(0, dtype=np.int64), pa.schema(self._earlier_fields).empty_table())
         for sessions in parts:
-            earlier = earlier.followed_by(sessions)
+            earlier = earlier.concatenated(sessions)
         return merged_sessions(earlier, newest, self.partials).sessions
 
     def _newest(self, stored: pa.Table, is_stored: Flags) -> Sessions:

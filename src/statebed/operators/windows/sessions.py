@@ -44,7 +44,7 @@ TIMERS = "timers"
 EARLIER_TIMERS = "earlier_timers"
 SESSION = pa.field("_session", TIMESTAMP)
 """Column of the tables of values with the name of a session (`session_partials`)."""
-_LEAST_BIN_US = 60_000_000
+_MIN_BIN_US = 60_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class SessionAggregate(WindowedAggregation):
             False,
             pa.schema([*self.state_keys, *fields]),
             keys=[key.name for key in self.state_keys],
-            bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _LEAST_BIN_US)),
+            bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _MIN_BIN_US)),
         )
 
     @property

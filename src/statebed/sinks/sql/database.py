@@ -122,7 +122,7 @@ class Database(Protocol):
     def type_of(self, field: pa.Field) -> str:
         """Return the type of a new column for a field; raise UnsupportedTypeError if there is none."""
 
-    def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
+    def mismatch(self, field: pa.Field, column: ExistingColumn) -> str | None:
         """Return why an existing column cannot hold the field's values unchanged, or None if it can."""
 
     def staging_type(self, column: ExistingColumn) -> str:

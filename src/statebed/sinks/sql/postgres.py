@@ -176,7 +176,7 @@ class Postgres:
             f"PostgreSQL has no type for {field.name} {kind}", fix="cast the column before it is written"
         )
 
-    def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
+    def mismatch(self, field: pa.Field, column: ExistingColumn) -> str | None:
         wanted, kind = self.type_of(field), field.type
         accepted = next((kinds for name, _, kinds in _ACCEPTED if name == str(kind)), None)
         if pa.types.is_nested(kind):

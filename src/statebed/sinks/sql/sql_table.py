@@ -397,7 +397,7 @@ class SqlTableSink(BaseSink):
             for name, column in columns.items()
             if column.must_be_given and name not in fields
         ]
-        misfits = [self._database.misfit(fields[name], columns[name]) for name in fields if name in columns]
+        misfits = [self._database.mismatch(fields[name], columns[name]) for name in fields if name in columns]
         problems += [problem for problem in misfits if problem]
         foldings = {name: transaction.folding(self._table.name, name) for name in self._table.key if name in columns}
         problems += [

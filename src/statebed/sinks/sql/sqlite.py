@@ -102,7 +102,7 @@ class SQLite:
             f"SQLite has no type for {field.name} {kind}", fix="cast the column before it is written"
         )
 
-    def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
+    def mismatch(self, field: pa.Field, column: ExistingColumn) -> str | None:
         """Return why the column would change the field's values, or None.
 
         SQLite converts values by the affinity of their column: digits in a text become a number, and the reverse.

@@ -129,7 +129,7 @@ def _times(graph: Graph, node: Node) -> Iterator[str]:
         elif feed.time.lag is None:
             yield f"windows on {feed.time.name}; rows behind the watermark of the event time are late"
         else:
-            lag = duration_text(max(0, feed.time.lag.most_us))
+            lag = duration_text(max(0, feed.time.lag.max_us))
             yield f"windows on {feed.time.name}, at most {lag} behind the event time ({event_time_text(graph, edge)})"
 
 

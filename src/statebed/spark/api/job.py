@@ -579,7 +579,7 @@ class Job(SparkNames):
         return replace(
             plan,
             parallelism=chosen or plan.parallelism,
-            budget=job_budget(plan.session, plan.settings, available=hosts.least_memory),
+            budget=job_budget(plan.session, plan.settings, available=hosts.min_memory),
         )
 
     def _check_continues(self, plan: JobPlan, record: pb.CheckpointMetadata | None, store: ScopedStore) -> None:

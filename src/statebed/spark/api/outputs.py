@@ -94,7 +94,7 @@ def _known(
 ) -> Sink:
     """Build one of statebed's own sinks; rows that a user function returns come back from Spark as Arrow."""
     if transform is None:
-        return KINDS[kind].made(replace(wanted, key=declared_key(wanted.output, key, where=wanted.where)))
+        return KINDS[kind].make(replace(wanted, key=declared_key(wanted.output, key, where=wanted.where)))
     before = wanted.output
     weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
     schema = pa.schema([*before.columns, *weight])
@@ -113,7 +113,7 @@ def _known(
             where=wanted.where,
             fix="rename the column",
         )
-    inner = KINDS[kind].made(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
+    inner = KINDS[kind].make(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
     frame = _framed(session, transform)
     return TransformedSink(inner, lambda rows: frame(rows).toArrow(), schema=pa.schema([*after.columns, *weight]))
 

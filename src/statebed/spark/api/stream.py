@@ -37,7 +37,7 @@ from statebed.spark.plan.head_expressions import (
     input_error,
 )
 from statebed.spark.plan.source_frames import HIDDEN, event_time_of, projected, source_frame
-from statebed.spark.plan.source_plan import most_watermarks, streams_of
+from statebed.spark.plan.source_plan import max_watermarks, streams_of
 
 if TYPE_CHECKING:
     from statebed.spark.api.job import Job
@@ -148,7 +148,7 @@ class JobStream(Stream):
             )
         time = event_time_of(df, where=where)
         source = self.frame.leaves[0]
-        if most_watermarks(df) > 1:
+        if max_watermarks(df) > 1:
             raise InputError(
                 f"the rows of the source {source!r} have a watermark already",
                 where=where,

@@ -31,16 +31,16 @@ class CompactionOptions:
 
     every_epochs: int = 32
     """Number of epochs between rounds, if anything is due."""
-    least_bytes: int = 16 << 20
+    min_bytes: int = 16 << 20
     """Due bytes at which the first round of a query starts at once, because the query may end soon."""
     subtask_bytes: int = 256 << 20
     """Approximate bytes of files that a round compacts per subtask; a single larger compaction runs alone."""
     round_bytes: int = 1 << 30
     """Approximate bytes of files that a round compacts over all subtasks."""
-    most_debt_bytes: int = 4 << 30
-    most_epochs: int = 8
-    """Above `most_debt_bytes` due bytes, a round starts at once. An epoch waits for a running round if the debt is
-    above that limit, or if the round has run for more than `most_epochs` epochs.
+    max_debt_bytes: int = 4 << 30
+    max_epochs: int = 8
+    """Above `max_debt_bytes` due bytes, a round starts at once. An epoch waits for a running round if the debt is
+    above that limit, or if the round has run for more than `max_epochs` epochs.
     """
     wait_seconds: float = 60.0
     """Maximum time that an epoch waits."""
@@ -98,7 +98,7 @@ def chosen(
     reports: Sequence[SubtaskReport],
     *,
     compacted_in: Mapping[tuple[str, int], int],
-    most_bytes: int,
+    max_bytes: int,
     subtask_bytes: int,
 ) -> list[SubtaskReport]:
     """Choose the subtasks to compact in a round: the least recently compacted ones first, then those with most due
@@ -114,7 +114,7 @@ def chosen(
     total = 0
     for report in due:
         total += min(report.due_bytes, subtask_bytes)
-        if taken and total > most_bytes:
+        if taken and total > max_bytes:
             break
         taken.append(report)
     return taken
@@ -160,7 +160,7 @@ class CompactionRounds:
     def before_epoch(self, epoch: int) -> EpochEdits:
         """Return the edits for the subtasks of this epoch; first wait for a round that lags too far behind."""
         options = self._options
-        behind = epoch - self._round_epoch > options.most_epochs or self._debt_bytes > options.most_debt_bytes
+        behind = epoch - self._round_epoch > options.max_epochs or self._debt_bytes > options.max_debt_bytes
         if self._round is not None and behind and not self._round.done:
             logger = self._logger.about(epoch=epoch)
             logger.info("epoch %d waits for the compaction that started after epoch %d", epoch, self._round_epoch)
@@ -197,7 +197,7 @@ class CompactionRounds:
 
         Without waiting, jobs that run for a few epochs at a time would never complete a round.
         """
-        if self._round is None or self._round_bytes < self._options.least_bytes:
+        if self._round is None or self._round_bytes < self._options.min_bytes:
             return False
         self._round.wait(self._options.wait_seconds)
         self._take_result(self._round_epoch)
@@ -221,7 +221,7 @@ class CompactionRounds:
 
     def _is_due(self, record: pb.CheckpointMetadata) -> bool:
         options, debt = self._options, self._debt_bytes
-        if debt > options.most_debt_bytes or (not self.counts.rounds and debt >= options.least_bytes):
+        if debt > options.max_debt_bytes or (not self.counts.rounds and debt >= options.min_bytes):
             return True
         return debt > 0 and (self._start_soon or record.epoch - self._last_epoch >= options.every_epochs)
 
@@ -230,7 +230,7 @@ class CompactionRounds:
         taken = chosen(
             reports,
             compacted_in=self._compacted_in,
-            most_bytes=options.round_bytes,
+            max_bytes=options.round_bytes,
             subtask_bytes=options.subtask_bytes,
         )
         entries = {entry.operator_id: entry for entry in record.operators}
@@ -243,7 +243,7 @@ class CompactionRounds:
                 parallelism=entries[report.operator_id].parallelism,
                 reference=report.reference.SerializeToString(deterministic=True),
                 epoch_time_us=record.epoch_time_us,
-                most_bytes=self._options.subtask_bytes,
+                max_bytes=self._options.subtask_bytes,
                 timeout_seconds=self._options.round_seconds,
             )
             for report in taken
@@ -311,7 +311,7 @@ def options_for(slots: int, *, every_epochs: int, subtask_bytes: int) -> Compact
         every_epochs=every_epochs,
         subtask_bytes=subtask_bytes,
         round_bytes=round_bytes,
-        most_debt_bytes=max(default.most_debt_bytes, 4 * round_bytes),
+        max_debt_bytes=max(default.max_debt_bytes, 4 * round_bytes),
     )
 
 

@@ -25,7 +25,7 @@ from statebed.spark.plan.pieces import SUBTASK
 from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups
 from statebed.spark.plan.topology import Topology
 
-LEAST_ROWS = 1_000
+MIN_ROWS = 1_000
 """Batches of fewer rows are sent as they are."""
 _APART = "apart"
 
@@ -134,7 +134,7 @@ class Reduction:
     def worthwhile(self) -> Preaggregation | None:
         """Return the pre-aggregation for the next batch, or None if it does not pay off."""
         below = self.plan.settings.preaggregate_below
-        few = self.rows >= LEAST_ROWS and self.groups <= below * self.rows
+        few = self.rows >= MIN_ROWS and self.groups <= below * self.rows
         return self._possible if below and (few or below == 1) else None
 
     @cached_property

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from statebed.checkpoint import Run
 from statebed.checkpoint.process_identity import own_identity
-from statebed.checkpoint.run_status import MOST_TEXT, MOST_TRACEBACK, RunStatus, put_end, put_heartbeat, shortened
+from statebed.checkpoint.run_status import MAX_TEXT, MAX_TRACEBACK, RunStatus, put_end, put_heartbeat, shortened
 from statebed.config import DECLARATIONS, Settings
 from statebed.errors import FencedError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
@@ -167,10 +167,10 @@ def error_of(failure: BaseException) -> pb.RunError:
     return pb.RunError(
         code=code,
         kind=type(failure).__name__,
-        what=shortened(what, MOST_TEXT),
-        where=shortened(where, MOST_TEXT),
-        fix=shortened(fix, MOST_TEXT),
-        traceback=shortened(_traceback_of(failure), MOST_TRACEBACK),
+        what=shortened(what, MAX_TEXT),
+        where=shortened(where, MAX_TEXT),
+        fix=shortened(fix, MAX_TEXT),
+        traceback=shortened(_traceback_of(failure), MAX_TRACEBACK),
     )
 
 

@@ -12,7 +12,7 @@ from statebed.inspect.sources import offsets_behind
 _BEHIND = "maxOffsetsBehindLatest"
 """Metric of Kafka's source for the lag of its slowest partition."""
 _DAY = 86_400
-_MOST_OFFSET = 20_000
+_MAX_OFFSET = 20_000
 """Maximum length of a stored offset in characters; with many partitions it is long."""
 
 
@@ -56,11 +56,11 @@ def progress_of(report: Mapping[str, Any], names: Sequence[str]) -> tuple[pb.Sou
         progress.append(
             pb.SourceProgress(
                 source=names[number] if number < len(names) else f"source {number + 1}",
-                description=str(source.get("description") or "")[:_MOST_OFFSET],
+                description=str(source.get("description") or "")[:_MAX_OFFSET],
                 batch_id=int(report.get("batchId") or 0),
                 rows=max(0, int(source.get("numInputRows") or 0)),
-                end_offset=end[:_MOST_OFFSET],
-                latest_offset=latest[:_MOST_OFFSET],
+                end_offset=end[:_MAX_OFFSET],
+                latest_offset=latest[:_MAX_OFFSET],
                 offsets_behind=behind,
                 input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),
                 processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),

@@ -24,7 +24,7 @@ from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import MOST, SHARE, guarantees_of
 from statebed.state.memory.controller import MemoryController
 
-LEAST_PER_TASK = 16 << 20
+MIN_PER_TASK = 16 << 20
 """Minimum memory of a task; with less it would mostly move state to disk and back."""
 _DEFAULT_PER_SLOT = 512 << 20
 _PART_OF_DISK = 4
@@ -60,11 +60,11 @@ def host_budget(memory_bytes: int, slots: int, *, cache_share: float = 0.5) -> H
     """
     cache_bytes = int(memory_bytes * cache_share)
     budget = HostBudget(memory_bytes, slots, cache_bytes, (memory_bytes - cache_bytes) // slots)
-    if budget.per_task_bytes < LEAST_PER_TASK:
-        least = -(-LEAST_PER_TASK * slots // (1 - cache_share) // (1 << 20))
+    if budget.per_task_bytes < MIN_PER_TASK:
+        least = -(-MIN_PER_TASK * slots // (1 - cache_share) // (1 << 20))
         raise InputError(
             f"memory={binary_size(memory_bytes)} leaves {binary_size(budget.per_task_bytes)} for each of {slots} task "
-            f"slots of a host; the minimum is {binary_size(LEAST_PER_TASK)}",
+            f"slots of a host; the minimum is {binary_size(MIN_PER_TASK)}",
             where="memory",
             fix=f"set memory='{int(least)}m' or more, fewer task slots per host, or a smaller cache_share",
         )

@@ -25,7 +25,7 @@ from statebed.quantities import duration_text
 from statebed.spark.plan.head_expressions import analysed, column_of, input_error, named_column
 from statebed.spark.plan.pieces import BRANCH
 from statebed.spark.plan.routing import SOURCE, Layout
-from statebed.spark.plan.source_plan import check_steps, most_watermarks, streams_of
+from statebed.spark.plan.source_plan import check_steps, max_watermarks, streams_of
 from statebed.spark.plan.topology import Branch
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
@@ -72,7 +72,7 @@ def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> D
     """Return the DataFrame with the watermark given for the source."""
     if watermark is None:
         return df
-    if most_watermarks(df):
+    if max_watermarks(df):
         raise InputError(
             "the DataFrame already has a watermark", where=where, fix="leave out watermark= or withWatermark"
         )

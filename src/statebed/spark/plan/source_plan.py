@@ -95,7 +95,7 @@ def streams_of(df: DataFrame) -> list[int]:
     return numbers
 
 
-def most_watermarks(df: DataFrame) -> int:
+def max_watermarks(df: DataFrame) -> int:
     """Return the maximum number of watermarks that a row passes; Spark accepts one."""
 
     def passed(node: Any) -> int:

@@ -45,7 +45,7 @@ SKEW_SECONDS = 5.0
 """Clock skew above which a warning is logged. Clocks only affect times that people read."""
 _WAVES = 3
 _LINGER_SECONDS = 0.2
-_MOST_TASKS = 2048
+_MAX_TASKS = 2048
 _PACK = "or ship it: `statebed pack` creates an archive and prints how to use it"
 _LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\w+)\)")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
@@ -60,7 +60,7 @@ class ProbeReport:
     """One answer per executor; empty if Spark runs in this process and Python."""
     unreached: tuple[str, ...]
     """Executors that no task reached in time."""
-    least_memory: int
+    min_memory: int
     """Memory of the smallest host, in bytes."""
     skew_seconds: float
     """Largest clock skew between the driver and any executor."""
@@ -132,7 +132,7 @@ def _probe_all(
     by_executor: dict[tuple[str, str], Answer] = {}
     for wave in range(_WAVES):
         known = executors_of(session)
-        tasks = min(_MOST_TASKS, max(1, sum(executor.slots for executor in known)))
+        tasks = min(_MAX_TASKS, max(1, sum(executor.slots for executor in known)))
         wanted = {**wanted, "linger_seconds": _LINGER_SECONDS * min(wave, 1)}
         try:
             answers = _run_tasks(

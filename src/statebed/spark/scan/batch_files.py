@@ -17,8 +17,8 @@ _SEPARATOR = "\x01"
 _STATUS = re.compile(r"\w*FileStatus\{path=(?P<path>.*); isDirectory=false; length=(?P<length>\d+); .*\}", re.DOTALL)
 _LOCAL = "file:"
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
-LEAST_BYTES = 1 << 20
-MOST_BYTES = 128 << 20
+MIN_BYTES = 1 << 20
+MAX_BYTES = 128 << 20
 OPEN_BYTES = 128 << 10
 """Bytes that could be read in the time that it takes to open a file."""
 READ_AGAIN_BYTES = 4 << 20
@@ -88,7 +88,7 @@ def is_read_in_place(files: Sequence[Sequence[BatchFile]], *, slots: int, parall
 def tasks_of(files: Sequence[Sequence[BatchFile]], *, slots: int) -> list[tuple[Work, ...]]:
     """Divide the files of all streams into tasks of about the same size, no more than needed to keep all slots busy."""
     total = _bytes_of(files)
-    most = min(MOST_BYTES, max(LEAST_BYTES, -(-total // max(slots, 1))))
+    most = min(MAX_BYTES, max(MIN_BYTES, -(-total // max(slots, 1))))
     parts = [
         (nbytes, (number, part))
         for number, stream in enumerate(files)

@@ -281,7 +281,7 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self, _epoch: int, _most_compacted_bytes: int, /) -> PendingChanges:
+    def take_changes(self, _epoch: int, _max_compacted_bytes: int, /) -> PendingChanges:
         """Take all changes since the last call, to be written; the table continues with none."""
         changes = PendingChanges(
             config=self._stored_config(),

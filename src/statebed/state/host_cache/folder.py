@@ -31,7 +31,7 @@ _STEP_SECONDS = 0.002
 _KEPT = 0.9
 """Files are removed until this fraction of the limit is in use, so that not every new file has to make room."""
 _BLOCK = 512
-_MOST_FILES = 1 << 14
+_MAX_FILES = 1 << 14
 """Maximum number of files. Each counts as at least 1/n of the limit, so scanning all of them stays cheap."""
 _LEFT_OVER_SECONDS = 5.0
 """Age up to which a temporary file is never a leftover, because its writer may not have locked it yet."""
@@ -134,7 +134,7 @@ class CacheFolder:
 
     def counted(self, nbytes: int) -> int:
         """Return how many bytes to count for a file of this size."""
-        return max(nbytes, self.limit_bytes // _MOST_FILES)
+        return max(nbytes, self.limit_bytes // _MAX_FILES)
 
     def take(self, lock: int, nbytes: int) -> int:
         """Count more bytes, making room if needed, and return the number of files removed. Call with the lock."""

@@ -262,7 +262,7 @@ class Block:
         over: list[tuple[Rows, Marks]] = []
         for piece in pieces:
             if piece.frozen is None:
-                piece.run.put(piece.at, values.found(piece), _at(times, piece.rows))
+                piece.run.put(piece.at, values.for_existing(piece), _at(times, piece.rows))
             else:
                 over.append((piece.rows, (piece.frozen.marks_at(piece.at) & STORED) | DIRTY))
         at_once = values.at if over else values.new
@@ -364,13 +364,13 @@ class Block:
         self._have(None)
         self._drop_files()
 
-    def to_merge(self, *, most_bytes: int) -> int:
+    def to_merge(self, *, max_bytes: int) -> int:
         """Return how many of the newest frozen runs to merge into one, 0 for none.
 
         The number is chosen so that no older run is small compared with the merged one. All runs of a block that has
         grown too large are merged, so that it can be split.
         """
-        if len(self._frozen) > 1 and self.disk_bytes > most_bytes:
+        if len(self._frozen) > 1 and self.disk_bytes > max_bytes:
             return len(self._frozen)
         if len(self._frozen) <= MAX_FROZEN:
             return 0
@@ -381,16 +381,16 @@ class Block:
                 count = index + 1
         return max(count, len(sizes) - MAX_FROZEN + 1)
 
-    def merge(self, folder: SpillFolder, *, most_bytes: int, piece_bytes: int) -> "list[Block]":
+    def merge(self, folder: SpillFolder, *, max_bytes: int, piece_bytes: int) -> "list[Block]":
         """Merge frozen runs if `to_merge` says so. Return the block itself, or the smaller blocks that replace it."""
-        count = self.to_merge(most_bytes=most_bytes)
+        count = self.to_merge(max_bytes=max_bytes)
         if not count:
             return [self]
         chosen, complete = self._frozen[:count], count == len(self._frozen)
         edges = np.zeros(0, dtype=np.uint64)
-        if complete and self.disk_bytes > most_bytes:
+        if complete and self.disk_bytes > max_bytes:
             longest = max((frozen_run.run.hashes for frozen_run in chosen), key=len)
-            edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * most_bytes)))
+            edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * max_bytes)))
         merged = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
         if not len(edges):
             for merged_run in chosen:

@@ -39,16 +39,16 @@ REMEMBERED_IN_BUDGET = 16
 """The keys of the last operation are remembered if they take at most 1/n of the budget, and at most half of it is in
 use.
 """
-MOST_SPILLED_BYTES = 256 << 20
+MAX_SPILLED_BYTES = 256 << 20
 """Maximum size of the mapped files of a block, since each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
 """Restored blocks that are mapped, or do not all fit into memory, are joined to at most this many times block size."""
 SPLIT_PARTS = 16
 """A lookup of a few keys in a block that is not loaded loads parts of about 1/n of the block size."""
-LEAST_PART_BYTES = 64 << 10
+MIN_PART_BYTES = 64 << 10
 SPLIT_SHARE = 4
 """Parts are loaded only if together they are at most 1/n of the block."""
-MOST_SPLITS = 3
+MAX_SPLITS = 3
 """Maximum number of times that a block is split for lookups. Each part decodes its own row groups, which makes a
 large number of parts more expensive than the whole.
 """
@@ -73,7 +73,7 @@ class Blocks:
         self._memory = tiers.memory
         self._owner = owner
         self.block_bytes = block_bytes or max(1, min(BLOCK_BYTES, self._memory.budget // BLOCKS_IN_BUDGET))
-        self._spilled_bytes = max(min(BLOCKS_IN_BUDGET * self.block_bytes, MOST_SPILLED_BYTES), self.block_bytes)
+        self._spilled_bytes = max(min(BLOCKS_IN_BUDGET * self.block_bytes, MAX_SPILLED_BYTES), self.block_bytes)
         self._charges = Charges(self._memory, tiers.cache, owner, evict=self._evict)
         self.counts = Counts()
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class Blocks:
                 f"the table {self._table.name!r} was given up with changes that no checkpoint contains",
                 fix="restore a new view from the last committed record",
             )
-        self.tidy()
+        self.finish_deferred_work()
         with self._memory.reserve(self._owner, Purpose.WRITES, growth):
             with self.locked():  # waits for another thread that is dropping files
                 self._operating = True
@@ -183,9 +183,9 @@ class Blocks:
         Return the block itself if loading all of it costs about as much. Call without the lock.
         """
         changes, owned, depth = slot.changes, slot.block.owned, slot.block.split_depth
-        if self._durable.has_copies or depth >= MOST_SPLITS or len(hashes) * SPLIT_SHARE > SPLIT_PARTS:
+        if self._durable.has_copies or depth >= MAX_SPLITS or len(hashes) * SPLIT_SHARE > SPLIT_PARTS:
             return [slot]
-        part_bytes = max(self.block_bytes // SPLIT_PARTS, LEAST_PART_BYTES)
+        part_bytes = max(self.block_bytes // SPLIT_PARTS, MIN_PART_BYTES)
         if memory_in(self._durable.files, owned, row_bytes=self._table.row_bytes) < SPLIT_SHARE * part_bytes:
             return [slot]
         parts = self._durable.reader_of(owned).parts(owned, part_bytes=part_bytes)
@@ -243,7 +243,7 @@ class Blocks:
 
     # ---- moving ------------------------------------------------------------------------------------------
 
-    def tidy(self) -> None:
+    def finish_deferred_work(self) -> None:
         """Do the work that other threads left to this one: merge frozen runs, drop files and count them. Call without
         the lock.
         """
@@ -299,8 +299,8 @@ class Blocks:
                 loaded = newest(copies, None)
             elif large:
                 pieces = self._durable.load_pieces(reader, owned, piece_bytes=piece)
-                most_rows = self._durable.most_rows(owned)
-                loaded = (FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows),)
+                max_rows = self._durable.max_rows(owned)
+                loaded = (FrozenRun.write(pieces, self._table, self._tiers.folder, max_rows=max_rows),)
             else:
                 loaded = self._durable.load(reader, owned, piece_bytes=piece)
             installed = self._install(slot, changes, loaded)
@@ -365,7 +365,7 @@ class Blocks:
         if slot in self._leaving or not self._lock.acquire(blocking=False):
             return False
         try:
-            slots = as_cold_as(slot, self._slots, most_bytes=self._memory.segment_bytes, but=self._leaving)
+            slots = as_cold_as(slot, self._slots, max_bytes=self._memory.segment_bytes, but=self._leaving)
             group = [(member, run, run.writes) for member in slots if (run := member.block.loose()) is not None]
             self._leaving.update(slots)
         finally:
@@ -381,7 +381,7 @@ class Blocks:
         """Write the rows that a block has in memory to a file. Return False if they have changed in the meantime."""
         with self._memory.charge(self._owner, Purpose.WRITES, run.held_bytes):
             try:
-                frozen = FrozenRun.write([run], self._table, self._tiers.folder, most_rows=len(run))
+                frozen = FrozenRun.write([run], self._table, self._tiers.folder, max_rows=len(run))
             except (ArithmeticError, LookupError, ValueError):
                 if run.writes == writes:
                     raise
@@ -395,7 +395,7 @@ class Blocks:
                 return False
             slot.block.freeze(frozen)
             self._charges.account(slot, 0)
-            if slot.block.to_merge(most_bytes=self._spilled_bytes):
+            if slot.block.to_merge(max_bytes=self._spilled_bytes):
                 self._to_merge.append(slot)
             self._to_count.append(slot)
             self.counts.spills += 1
@@ -411,11 +411,11 @@ class Blocks:
                 self._charges.account(slot, self._memory.moment())
         if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
             self._evict(slot)
-        if not slot.block.to_merge(most_bytes=self._spilled_bytes):
+        if not slot.block.to_merge(max_bytes=self._spilled_bytes):
             return
         piece = self._memory.segment_bytes
         with self._memory.reserve(self._owner, Purpose.MERGES, _COPIES * piece), self.locked():
-            blocks = slot.block.merge(self._tiers.folder, most_bytes=self._spilled_bytes, piece_bytes=piece)
+            blocks = slot.block.merge(self._tiers.folder, max_bytes=self._spilled_bytes, piece_bytes=piece)
             self._charges.uncount(slot)
             parts = self._replaced(slot, blocks)
             for part in parts:

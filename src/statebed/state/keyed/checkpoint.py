@@ -22,7 +22,7 @@ from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.upload import Upload
 
 PIECES_IN_BUDGET = 64
-MOST_PIECE_BYTES = 32 << 20
+MAX_PIECE_BYTES = 32 << 20
 """Upper limit of the piece size. A checkpoint with more changes than one piece, which is 1/PIECES_IN_BUDGET of the
 budget and at most this many bytes, is first written to local files, piece by piece.
 """
@@ -69,7 +69,7 @@ class TakenChanges:
     ) -> KeyedCheckpoint:
         """Write the changes to files. `announce` is called with each file before the view may read it."""
         memory, durable = self._tiers.memory, self._durable
-        piece_bytes = min(max(memory.segment_bytes, memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
+        piece_bytes = min(max(memory.segment_bytes, memory.budget // PIECES_IN_BUDGET), MAX_PIECE_BYTES)
         # A piece while it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8)
         kept_bytes = self._kept_bytes(piece_bytes, memory.budget // 2 - room)

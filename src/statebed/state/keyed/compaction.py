@@ -81,19 +81,19 @@ def plan(
     files: Sequence[pb.FileEntry],
     owned: pb.HashRange,
     *,
-    most_bytes: int | None,
+    max_bytes: int | None,
     block_bytes: int,
     row_bytes: int,
     schema_id: int | None = None,
     alone: bool = True,
 ) -> Plan | None:
-    """Choose what to compact, at most about `most_bytes` of files (None for no limit), or return None if nothing is
+    """Choose what to compact, at most about `max_bytes` of files (None for no limit), or return None if nothing is
     due.
 
     With `alone`, at least one range is chosen, however large it is. With `schema_id`, ranges that have files of another
     schema are due too.
     """
-    least = 0.0 if most_bytes is None else WORTH_COMPACTING
+    least = 0.0 if max_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
     debts = [(inf if _has_other_columns(files, span, schema_id) else debt(files, span), span) for span in ranges]
     due = sorted(((much, range_) for much, range_ in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
@@ -101,12 +101,12 @@ def plan(
     spent = 0.0
     for _, hash_range in due:
         size = bytes_in(files, hash_range)
-        if (chosen or not alone) and most_bytes is not None and spent + size > most_bytes:
+        if (chosen or not alone) and max_bytes is not None and spent + size > max_bytes:
             break
         chosen.append(hash_range)
         spent += size
     if not chosen:
-        return None if most_bytes is None else _compaction_of_deltas(files, owned, most_bytes=most_bytes)
+        return None if max_bytes is None else _compaction_of_deltas(files, owned, max_bytes=max_bytes)
     chosen.sort(key=lambda range_: range_.first)
     inputs = tuple(file for file in files if any(_holds(file, range_) for range_ in chosen))
     return Plan(tuple(chosen), inputs, int(spent))
@@ -116,10 +116,10 @@ def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schem
     return schema_id is not None and any(file.schema_id != schema_id and _holds(file, owned) for file in files)
 
 
-def _compaction_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:
-    """Choose the youngest deltas to compact into one, at most `most_bytes` of them."""
+def _compaction_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, max_bytes: int) -> Plan | None:
+    """Choose the youngest deltas to compact into one, at most `max_bytes` of them."""
     chosen = list(to_compact(deltas_of(files), most=MANY_DELTAS))
-    while chosen and sum(map(bytes_of, chosen)) > most_bytes:
+    while chosen and sum(map(bytes_of, chosen)) > max_bytes:
         del chosen[0]
     if len(chosen) <= 1:
         return None
@@ -158,9 +158,9 @@ class KeyedCompaction:
                 memory.reserve(self.owner, Purpose.MERGES, min(pieces, whole)),
                 memory.try_reserve(self.owner, Purpose.MERGES, held) as fits,
             ):
-                most_held = held if fits else 0
+                max_held = held if fits else 0
                 reader = RangeReader(
-                    self.table, self.plan.inputs, self.store, ranges=self.tiers.ranges, most_held=most_held
+                    self.table, self.plan.inputs, self.store, ranges=self.tiers.ranges, max_held=max_held
                 )
                 for hash_range in self.plan.ranges:
                     outputs += self._compacted(reader, hash_range)

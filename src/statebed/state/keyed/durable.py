@@ -168,7 +168,7 @@ class DurableRows:
         """Load the same rows as `load` in pieces of about `piece_bytes`, at least one."""
         return (run_of(self._table, rows) for rows in _newest(reader, owned, piece_bytes=piece_bytes))
 
-    def most_rows(self, owned: pb.HashRange) -> int:
+    def max_rows(self, owned: pb.HashRange) -> int:
         """Return an upper bound of the number of rows in a range."""
         return sum(file.rows for file in self.files if overlaps(file.owned, owned))
 

@@ -34,7 +34,7 @@ Delta = list[pb.FileEntry]
 class RangeReader:
     """Reads ranges of hashes from some files, each opened once. Not thread-safe.
 
-    If a file is read in parts, `ranges` keeps the bytes fetched from it for later parts, and up to `most_held` bytes of
+    If a file is read in parts, `ranges` keeps the bytes fetched from it for later parts, and up to `max_held` bytes of
     decoded row groups stay in memory until the next part is read.
     """
 
@@ -45,11 +45,11 @@ class RangeReader:
         store: ObjectStore,
         *,
         ranges: FetchedRanges | None = None,
-        most_held: int = 0,
+        max_held: int = 0,
     ) -> None:
         self._table = table
         self._ranges = ranges
-        self._room = most_held
+        self._room = max_held
         self._held: dict[tuple[str, int], pa.Table] = {}
         """Row groups that reach beyond the part that was read last, by file and number."""
         self._keeps = False

@@ -87,13 +87,13 @@ class FrozenRun:
 
     @classmethod
     def write(
-        cls, pieces: Iterable[SortedRun], table: KeyedTable, folder: SpillFolder, *, most_rows: int
+        cls, pieces: Iterable[SortedRun], table: KeyedTable, folder: SpillFolder, *, max_rows: int
     ) -> "FrozenRun":
         """Write rows that come in pieces, in the order of hashes, to a file. Leaves nothing behind if the disk
         fails.
         """
         label = f"the table {table.name!r}"
-        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows, label=label) as file:
+        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=max_rows, label=label) as file:
             count = dirty = 0
             for piece in pieces:
                 append_run(file, piece)
@@ -191,9 +191,9 @@ def merged_parts(
     try:
         for part in range(len(edges) + 1):
             bounds = [(cut[part], cut[part + 1]) for cut in cuts]
-            most_rows = sum(end - start for start, end in bounds)
+            max_rows = sum(end - start for start, end in bounds)
             pieces = _merged_pieces(frozen, bounds, complete=complete, piece_bytes=piece_bytes)
-            parts.append(FrozenRun.write(pieces, table, folder, most_rows=most_rows))
+            parts.append(FrozenRun.write(pieces, table, folder, max_rows=max_rows))
     except BaseException:
         for written_part in parts:
             written_part.remove()

@@ -22,7 +22,7 @@ from statebed.state.memory.pages import count_processed
 
 _ALIKE = 4
 """Number of small runs of about the same size that are merged into one."""
-_MOST_SMALL = 8
+_MAX_SMALL = 8
 """Maximum number of small runs. A hint has one bit for each of them."""
 _LARGEST = 2
 """The large run has at least this many times the rows of all others together: it is the most expensive to merge."""
@@ -106,7 +106,7 @@ class LooseRuns:
         if len(self.runs[0]) < _LARGEST * sum(len(small_run) for small_run in small):
             self._have_large(self.runs[0].merged(small, forget=forget))
             return
-        count = how_many_become_one([len(small_run) for small_run in small])
+        count = runs_to_merge([len(small_run) for small_run in small])
         if count > 1:
             first, *others = small[-count:]
             small[-count:] = [first.merged(others, forget=forget)]
@@ -176,12 +176,12 @@ class _Hints:
         return place.view(np.int64)
 
 
-def how_many_become_one(sizes: Sequence[int]) -> int:
+def runs_to_merge(sizes: Sequence[int]) -> int:
     """Return how many of the newest runs to merge, 1 for none; `sizes` are those of all small runs, oldest first."""
     count = 1
     while (alike := _alike(sizes, count, sum(sizes[-count:]))) - count + 1 >= _ALIKE:
         count = alike
-    if len(sizes) - count < _MOST_SMALL:
+    if len(sizes) - count < _MAX_SMALL:
         return count
     # Too many runs of different sizes: merge the smallest, which is cheapest.
     return alike if alike > count else _alike(sizes, count, sizes[-count - 1])

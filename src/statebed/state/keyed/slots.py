@@ -113,12 +113,12 @@ def _spill(evict: "weakref.WeakMethod[Callable[[Slot], bool]]", slot: Slot) -> b
     return method is None or method(slot)
 
 
-def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Container[Slot]) -> list[Slot]:
-    """Return the block and others that are at least as cold, about `most_bytes` together, to be evicted at once."""
+def as_cold_as(slot: Slot, slots: Iterable[Slot], *, max_bytes: int, but: Container[Slot]) -> list[Slot]:
+    """Return the block and others that are at least as cold, about `max_bytes` together, to be evicted at once."""
     group = [slot]
     if slot.offer is None:
         return group
-    left = most_bytes - slot.offer.nbytes
+    left = max_bytes - slot.offer.nbytes
     for candidate in slots:
         if candidate is slot or candidate in but or candidate.offer is None or candidate.offer.spilling:
             continue

@@ -357,8 +357,8 @@ class KeyedView:
 
     # ---- compaction ------------------------------------------------------------------------------------
 
-    def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
-        """Plan work on at most `most_bytes` of files that makes reads and restores cheaper, or return None if there is
+    def plan_compaction(self, *, max_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
+        """Plan work on at most `max_bytes` of files that makes reads and restores cheaper, or return None if there is
         none.
 
         `everything` plans all that can be compacted or has older columns, whatever its size. `alone` plans at least one
@@ -366,7 +366,7 @@ class KeyedView:
         """
         files = self._durable.files
         schema_id = self._durable.spec.schema_id if everything else None
-        chosen = self._plan(files, most_bytes=None if everything else most_bytes, schema_id=schema_id, alone=alone)
+        chosen = self._plan(files, max_bytes=None if everything else max_bytes, schema_id=schema_id, alone=alone)
         if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
             return None
         self._edits.reading = frozenset(file.path for file in chosen.inputs)
@@ -387,7 +387,7 @@ class KeyedView:
         """Bytes of files that are worth compacting."""
         return due_bytes(self._durable.files, self.owned)
 
-    def leave_alone(self, epoch: int) -> None:
+    def reserve_for_compaction(self, epoch: int) -> None:
         """Leave the files of epochs up to `epoch` alone in checkpoints, because they are compacted elsewhere."""
         old = [file.path for file in self._durable.files if (names.epoch_of(file.path) or 0) <= epoch]
         self._edits.reading = frozenset(old)
@@ -457,7 +457,7 @@ class KeyedView:
         files = self._durable.files
         blocks = [slot.block for slot in self._blocks]
         counts = self._blocks.counts
-        due = self._plan(files, most_bytes=None)
+        due = self._plan(files, max_bytes=None)
         return TableStatistics(
             rows=self.metadata().rows + sum(block.dirty_rows for block in blocks) + self._durable.unwritten_rows,
             memory_bytes=sum(block.held_bytes for block in blocks),
@@ -756,12 +756,12 @@ class KeyedView:
             self._blocks.saved()
 
     def _plan(
-        self, files: Sequence[pb.FileEntry], *, most_bytes: int | None, schema_id: int | None = None, alone: bool = True
+        self, files: Sequence[pb.FileEntry], *, max_bytes: int | None, schema_id: int | None = None, alone: bool = True
     ) -> Plan | None:
         return plan(
             files,
             self.owned,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             block_bytes=self._blocks.block_bytes,
             row_bytes=self.table.row_bytes,
             schema_id=schema_id,

@@ -35,7 +35,7 @@ class WrittenValues:
         ends = np.cumsum([len(piece.rows) for piece in alive]).tolist()
         self._starts = {id(piece): end - len(piece.rows) for piece, end in zip(alive, ends, strict=True)}
 
-    def found(self, piece: BatchMatches) -> list[pa.Array]:
+    def for_existing(self, piece: BatchMatches) -> list[pa.Array]:
         """Return the values for rows that were found."""
         start = self._starts.get(id(piece))
         if start is None:

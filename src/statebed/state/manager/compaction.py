@@ -77,15 +77,15 @@ class Compactor:
         def compact_all() -> CompactionReport:
             when_durable()
             self._discard_results(tables)
-            return self._compact(tables, most_bytes=None)
+            return self._compact(tables, max_bytes=None)
 
         requested = self._begin(tables, compact_all)
         self._requested.append(requested)
         return requested
 
-    def compact_to_edits(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
-        """Compact due files of about `most_bytes` (None: all that can be) and return the edits unapplied."""
-        compacting = self._begin(tables, partial(self._compact, tables, most_bytes=most_bytes))
+    def compact_to_edits(self, tables: Sequence[ManagedTable], *, max_bytes: int | None) -> list[tuple[str, Edit]]:
+        """Compact due files of about `max_bytes` (None: all that can be) and return the edits unapplied."""
+        compacting = self._begin(tables, partial(self._compact, tables, max_bytes=max_bytes))
         if wait([compacting], timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
                 f"the compaction has not finished after {self._options.timeout_seconds:g} seconds",
@@ -132,16 +132,16 @@ class Compactor:
         # A result based on files that a waiting result replaces would be discarded.
         tables = [table for table in self._tables if table not in waiting]
         try:
-            return self._compact(tables, most_bytes=self._options.max_compaction_bytes)
+            return self._compact(tables, max_bytes=self._options.max_compaction_bytes)
         except Exception:  # noqa: BLE001 - it is counted and logged; the files stay, and the state is whole
             return CompactionReport()
 
-    def _compact(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> CompactionReport:
+    def _compact(self, tables: Sequence[ManagedTable], *, max_bytes: int | None) -> CompactionReport:
         report = CompactionReport()
         for table in sorted(
             tables, key=lambda candidate: (self._turns.get(candidate.config.name, 0), -candidate.due_bytes)
         ):
-            left = None if most_bytes is None else most_bytes - report.read_bytes
+            left = None if max_bytes is None else max_bytes - report.read_bytes
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
             try:

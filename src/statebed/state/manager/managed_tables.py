@@ -75,8 +75,8 @@ class ManagedTable(Protocol):
     def apply(self, data: Data) -> None:
         """Apply the data of a message."""
 
-    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
-        """Return the compaction that is due, of at most `most_bytes` (None: everything that can be compacted), or None.
+    def plan_compaction(self, max_bytes: int | None, alone: bool, /) -> CompactionJob | None:
+        """Return the compaction that is due, of at most `max_bytes` (None: everything that can be compacted), or None.
 
         `alone`: no other table is compacted in this round, so return at least the smallest compaction, however large.
         """
@@ -92,7 +92,7 @@ class ManagedTable(Protocol):
     def due_bytes(self) -> int:
         """Size of files that are worth compacting."""
 
-    def leave_alone(self, epoch: int) -> None:
+    def reserve_for_compaction(self, epoch: int) -> None:
         """Leave files of epochs up to `epoch` to a compaction elsewhere, unless a checkpoint finds far too many."""
 
     def warm(self) -> None:
@@ -110,10 +110,10 @@ class ManagedTable(Protocol):
     def advance(self, moment: TableClock) -> None:
         """Expire rows."""
 
-    def take_changes(self, epoch: int, most_compacted_bytes: int, /) -> Any:
+    def take_changes(self, epoch: int, max_compacted_bytes: int, /) -> Any:
         """Take the immutable changes, with an attribute `commit_data`, that the checkpoint of an epoch stores.
 
-        If the checkpoint has to compact files itself, it is limited to about `most_compacted_bytes`.
+        If the checkpoint has to compact files itself, it is limited to about `max_compacted_bytes`.
         """
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
@@ -134,8 +134,8 @@ class ManagedGlobalTable(GlobalKeyedTable):
     ) -> None:
         super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
 
-    def plan_compaction(self, most_bytes: int | None, _alone: bool, /) -> CompactionJob | None:
-        if most_bytes is None:
+    def plan_compaction(self, max_bytes: int | None, _alone: bool, /) -> CompactionJob | None:
+        if max_bytes is None:
             self.compact_data()
         return None
 
@@ -153,7 +153,7 @@ class ManagedGlobalTable(GlobalKeyedTable):
     def due_bytes(self) -> int:
         return 0
 
-    def leave_alone(self, epoch: int) -> None:
+    def reserve_for_compaction(self, epoch: int) -> None:
         """Do nothing: its files are not compacted elsewhere."""
 
     def advance(self, moment: TableClock) -> None:
@@ -221,8 +221,8 @@ class _RowTable(ABC, Generic[V]):
     def _names(self) -> tuple[list[str], list[str]]:
         """Return the names of the key columns and of the value columns."""
 
-    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
-        return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None, alone=alone)
+    def plan_compaction(self, max_bytes: int | None, alone: bool, /) -> CompactionJob | None:
+        return self.view.plan_compaction(max_bytes=max_bytes or 1, everything=max_bytes is None, alone=alone)
 
     def offer_edit(self, edit: Edit) -> None:
         self.view.offer_edit(edit)
@@ -238,7 +238,7 @@ class _RowTable(ABC, Generic[V]):
     def due_bytes(self) -> int:
         return self.view.due_bytes
 
-    def leave_alone(self, epoch: int) -> None:
+    def reserve_for_compaction(self, epoch: int) -> None:
         """Do nothing: files are compacted whenever there are too many."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
@@ -247,7 +247,7 @@ class _RowTable(ABC, Generic[V]):
     def close(self, reason: str) -> None:
         self.view.close(reason)
 
-    def take_changes(self, epoch: int, most_compacted_bytes: int, /) -> RowChanges:
+    def take_changes(self, epoch: int, max_compacted_bytes: int, /) -> RowChanges:
         view, name_of, index = self.view, self._namer(epoch), self._task.subtask_index
         if isinstance(view, KeyedView):
             taken = view.take()
@@ -260,7 +260,7 @@ class _RowTable(ABC, Generic[V]):
         rows = view.take()
         write_rows = partial(view.write, rows, name_of, announce=self._store.announce)
         return RowChanges(
-            lambda: write_rows(most_bytes=most_compacted_bytes, subtask_index=index), partial(view.abandon, rows)
+            lambda: write_rows(max_bytes=max_compacted_bytes, subtask_index=index), partial(view.abandon, rows)
         )
 
     def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
@@ -371,8 +371,8 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
         table = self.view.table
         return list(table.key_schema.names), list(table.value_schema.names)
 
-    def leave_alone(self, epoch: int) -> None:
-        self.view.leave_alone(epoch)
+    def reserve_for_compaction(self, epoch: int) -> None:
+        self.view.reserve_for_compaction(epoch)
 
     def release(self) -> None:
         self.view.give_up()

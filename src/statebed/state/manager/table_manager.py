@@ -136,7 +136,7 @@ class TableManager:
                 table.advance(self._moment)
         if compacting_epoch is not None:
             for table in self._tables.values():
-                table.leave_alone(compacting_epoch)
+                table.reserve_for_compaction(compacting_epoch)
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
         self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
@@ -260,15 +260,15 @@ class TableManager:
         durable = partial(wait_until_durable, dict(self._under_way), seconds=seconds, where=where)
         return self._compactor.request(chosen, when_durable=durable)
 
-    def compact_to_edits(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
+    def compact_to_edits(self, *tables: str, run: int, max_bytes: int | None) -> tuple[StoredEdit, ...]:
         """Compact due files of these tables, or of all tables if none is named, for managers that are restored later.
 
-        The result is passed to them as `edits`. At most about `most_bytes` are compacted; None: all files that can be
+        The result is passed to them as `edits`. At most about `max_bytes` are compacted; None: all files that can be
         compacted or have older columns.
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
-        edits = self._compactor.compact_to_edits(chosen, most_bytes=most_bytes)
+        edits = self._compactor.compact_to_edits(chosen, max_bytes=max_bytes)
         live = {table.config.name: table.live_paths for table in chosen}
         return stored_edits(edits, self.task, run=run, put=self._in_flight.upload, live=live)
 

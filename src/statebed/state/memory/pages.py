@@ -37,7 +37,7 @@ _TIGHT_BUDGET = 256 << 20
 _PART = 64
 _LEAST, _MOST = 256 << 10, 32 << 20
 _PROCESSED_PART = 8
-_LEAST_PROCESSED, _MOST_PROCESSED = 1 << 20, 64 << 20
+_MIN_PROCESSED, _MAX_PROCESSED = 1 << 20, 64 << 20
 
 
 class _Processed:
@@ -46,7 +46,7 @@ class _Processed:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._nbytes = 0
-        self.limit = _MOST_PROCESSED
+        self.limit = _MAX_PROCESSED
 
     def add(self, nbytes: int) -> bool:
         """Add bytes; return whether they exceed the limit, and begin again if they do."""
@@ -98,7 +98,7 @@ def keep_pages(budget: int) -> None:
     allocator, which asks for huge ones, and takes 20 MB of them for 1 MB of rows. Has no effect if the user has
     configured the allocator, or with other C libraries.
     """
-    _processed.limit = min(max(_LEAST_PROCESSED, budget // _PROCESSED_PART), _MOST_PROCESSED)
+    _processed.limit = min(max(_MIN_PROCESSED, budget // _PROCESSED_PART), _MAX_PROCESSED)
     if _mallopt is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
     kept, small = min(max(_LEAST, budget // _PART), _MOST), budget < _SMALL_BUDGET

@@ -20,7 +20,7 @@ FEW_HASHES = 64
 """Up to this number of hashes, row groups are selected for each hash separately."""
 FEW_VALUES = 1024
 """Up to this number of values are searched for without filtering them by their leading bits first."""
-LEAST_BITS = 10
+MIN_BITS = 10
 BITS_FOR_EACH = 16
 """Entries per wanted hash in the table of leading bits; about one in this many other values passes the filter."""
 
@@ -111,7 +111,7 @@ def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt
     maybe = np.arange(len(values), dtype=np.int64)
     if len(values) > max(FEW_VALUES, len(wanted) // 4):
         # With many values, filtering them by their leading bits first is faster, because that rules most of them out.
-        shift = np.uint64(64 - max(LEAST_BITS, (BITS_FOR_EACH * len(wanted)).bit_length()))
+        shift = np.uint64(64 - max(MIN_BITS, (BITS_FOR_EACH * len(wanted)).bit_length()))
         marked = np.zeros(1 << (64 - int(shift)), dtype=np.bool_)
         marked[(wanted >> shift).view(np.int64)] = True
         maybe = np.flatnonzero(marked[(values >> shift).view(np.int64)])

@@ -16,7 +16,7 @@ from statebed.state.memory.pages import count_processed
 from statebed.state.tiers.spill_folder import SpillFolder, spill_error
 
 _WHAT = "cannot write values to the folder for spilled state"
-MOST_BYTES = (1 << 31) - 1
+MAX_BYTES = (1 << 31) - 1
 """Bytes of text, or number of items, that 32-bit offsets can address."""
 
 
@@ -76,7 +76,7 @@ class SpooledValues:
             path.unlink(missing_ok=True)
 
     def _check(self, more: int) -> None:
-        if (_has_offsets(self.kind) and self.nbytes + more > MOST_BYTES) or self._count > MOST_BYTES:
+        if (_has_offsets(self.kind) and self.nbytes + more > MAX_BYTES) or self._count > MAX_BYTES:
             raise ResultTooLargeError(
                 "a collected result has more than 2 GiB of text or 2**31 items, which one value cannot hold",
                 where=self._where,

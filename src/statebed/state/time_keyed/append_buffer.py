@@ -33,7 +33,7 @@ class AppendBuffer:
         self._segment_bytes = segment_bytes or tiers.memory.segment_bytes
         self._group_bytes = max(_group_bytes(tiers), self._segment_bytes)
         # A group of the size of a segment becomes one run.
-        self._most_loose = self._segment_bytes * (2 if self._group_bytes == self._segment_bytes else 1)
+        self._max_loose = self._segment_bytes * (2 if self._group_bytes == self._segment_bytes else 1)
         self._lock = threading.Lock()
         self.spec = spec
         self.owner = owner
@@ -145,7 +145,7 @@ class AppendBuffer:
             if group.appended_bytes >= self._group_bytes:
                 group.complete = True
                 self._complete, self._open = (*self._complete, group), self._new_group()
-        if group.complete or group.loose_bytes >= self._most_loose:
+        if group.complete or group.loose_bytes >= self._max_loose:
             group.seal_unless_busy()
         elif sum(piece.level == 0 for piece in group.pieces) >= MAX_PIECES:
             group.gather()

@@ -41,13 +41,13 @@ def written(
     taken: TakenRows,
     name_of: NameOf,
     *,
-    most_files: int,
-    most_bytes: int | None = None,
+    max_files: int,
+    max_bytes: int | None = None,
     announce: Callable[[Upload], None] | None = None,
 ) -> tuple[LiveFiles, tuple[Upload, ...]]:
     """Write the files of a checkpoint, apply its edits, and compact if there are too many files or tombstones.
 
-    Returns the live files of the checkpoint and the uploads. At most about `most_bytes` are compacted, and never more
+    Returns the live files of the checkpoint and the uploads. At most about `max_bytes` are compacted, and never more
     than the size of one file (None: that size). `announce` is called with each upload before its file can be read.
     Checkpoints are written one at a time, in the order in which they were taken.
     """
@@ -60,10 +60,10 @@ def written(
     whole = frozenset(list(appended)[:-1])
     choose = partial(
         files_for_checkpoint,
-        most_files=most_files,
+        max_files=max_files,
         full_bytes=full_bytes(state.tiers),
         left_alone=whole,
-        most_bytes=_bytes_to_compact(state, live, most_bytes),
+        max_bytes=_bytes_to_compact(state, live, max_bytes),
         tombstone_bytes=tombstone_bytes_of(state.tiers),
     )
     job = state.job(choose, live)
@@ -96,10 +96,10 @@ def metadata_of(live: LiveFiles, *, subtask_index: int) -> pb.TableSubtaskCheckp
     )
 
 
-def _bytes_to_compact(state: TimeKeyedState, live: LiveFiles, most_bytes: int | None) -> int:
+def _bytes_to_compact(state: TimeKeyedState, live: LiveFiles, max_bytes: int | None) -> int:
     if tombstones.held_bytes(live.tombstones) > state.tiers.memory.budget // HARD_TOMBSTONES_IN_BUDGET:
         return ALL_BYTES
-    return min(file_bytes(state.tiers), ALL_BYTES if most_bytes is None else most_bytes)
+    return min(file_bytes(state.tiers), ALL_BYTES if max_bytes is None else max_bytes)
 
 
 def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> WrittenValues:

@@ -51,21 +51,21 @@ def due_files(
     *,
     bin_us: int,
     full_bytes: int,
-    most_bytes: int,
+    max_bytes: int,
     alone: bool = True,
     tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
-    """Return the files to compact next, of at most `most_bytes` together; empty if nothing is due.
+    """Return the files to compact next, of at most `max_bytes` together; empty if nothing is due.
 
-    `alone`: return at least the smallest possible compaction, even if it exceeds `most_bytes`.
+    `alone`: return at least the smallest possible compaction, even if it exceeds `max_bytes`.
     """
     if too_many_tombstones(live.tombstones, tombstone_bytes):
-        return _within(hidden_in(live), most_bytes, least=1 if alone else 0)
+        return _within(hidden_in(live), max_bytes, least=1 if alone else 0)
     groups = [smallest_files(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
     due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
     if not due:
         return ()
-    chosen = _within(max(due, key=len), most_bytes, least=2 if alone else 0)
+    chosen = _within(max(due, key=len), max_bytes, least=2 if alone else 0)
     return chosen if len(chosen) > 1 else ()
 
 
@@ -92,36 +92,36 @@ def all_due_files(
 def files_for_checkpoint(
     live: LiveFiles,
     *,
-    most_files: int,
+    max_files: int,
     full_bytes: int,
-    most_bytes: int,
+    max_bytes: int,
     left_alone: Container[str] = (),
     tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
     """Return the files that a checkpoint compacts itself: surplus files, and files with rows hidden by too many
     tombstones.
 
-    They have about `most_bytes` together, but are always enough to reduce the number of files or, without a surplus, at
+    They have about `max_bytes` together, but are always enough to reduce the number of files or, without a surplus, at
     least one file, however large. Files in `left_alone`, the complete groups that this checkpoint adds, do not count as
     surplus.
     """
     older = replace(live, files=tuple(file for file in live.files if file.path not in left_alone))
-    surplus = surplus_files(older, most_files=most_files, full_bytes=full_bytes)
-    surplus = _within(surplus, most_bytes, least=FEWER_AFTER)
+    surplus = surplus_files(older, max_files=max_files, full_bytes=full_bytes)
+    surplus = _within(surplus, max_bytes, least=FEWER_AFTER)
     if not too_many_tombstones(live.tombstones, tombstone_bytes, times=FAR_TOO_MANY):
         return surplus
     others = [file for file in hidden_in(live) if file not in surplus]
-    left = most_bytes - sum(file.size for file in surplus)
+    left = max_bytes - sum(file.size for file in surplus)
     return (*surplus, *_within(others, left, least=0 if surplus else 1))
 
 
-def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
+def surplus_files(live: LiveFiles, *, max_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
     """Return the smallest files if there are too many small ones; they must be compacted before more are added."""
     small = sorted(
         (file for file in live.files if not is_full(file, full_bytes)), key=lambda file: (file.size, file.path)
     )
-    surplus = len(small) - most_files
-    return tuple(small[: surplus + max(most_files // 2, 1)]) if surplus > 0 else ()
+    surplus = len(small) - max_files
+    return tuple(small[: surplus + max(max_files // 2, 1)]) if surplus > 0 else ()
 
 
 def tombstone_bytes_of(tiers: Tiers) -> int:
@@ -129,9 +129,9 @@ def tombstone_bytes_of(tiers: Tiers) -> int:
     return min(MAX_TOMBSTONE_BYTES, tiers.memory.budget // TOMBSTONES_IN_BUDGET)
 
 
-def too_many_tombstones(deletions: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
+def too_many_tombstones(deletions: Sequence[pb.Tombstone], max_bytes: int, *, times: int = 1) -> bool:
     """Return whether the number or size of tombstones exceeds `times` its limit."""
-    return len(deletions) > times * MAX_TOMBSTONES or tombstones.held_bytes(deletions) > times * most_bytes
+    return len(deletions) > times * MAX_TOMBSTONES or tombstones.held_bytes(deletions) > times * max_bytes
 
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
@@ -187,12 +187,12 @@ def _bucket(file: pb.FileEntry, width: int) -> int | None:
     return first if first == last else None
 
 
-def _within(files: Sequence[pb.FileEntry], most_bytes: int, *, least: int) -> tuple[pb.FileEntry, ...]:
+def _within(files: Sequence[pb.FileEntry], max_bytes: int, *, least: int) -> tuple[pb.FileEntry, ...]:
     chosen: list[pb.FileEntry] = []
     total = 0
     for file in files:
         total += file.size
-        if total > most_bytes and len(chosen) >= least:
+        if total > max_bytes and len(chosen) >= least:
             break
         chosen.append(file)
     return tuple(chosen)

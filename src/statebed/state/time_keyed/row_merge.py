@@ -31,7 +31,7 @@ order; if several rows of a group remain, they are ordered by their values, too 
 returned row is the greatest of its inputs.
 """
 
-_MOST_HELD_BYTES = 8 << 20
+_MAX_HELD_BYTES = 8 << 20
 """Size of the rows of one key and time from which they are not combined, unless that makes them small."""
 _NAN, _NULL = 1, 2
 _WHOLE = {32: pa.int32(), 64: pa.int64()}
@@ -131,9 +131,9 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
         if whole:
             settled = rows.slice(0, whole)
             yield combine(settled.combine_chunks()) if same[:whole].any() else settled
-        if held.num_rows > 1 and held.nbytes > _MOST_HELD_BYTES:
+        if held.num_rows > 1 and held.nbytes > _MAX_HELD_BYTES:
             reduced = combine(held.combine_chunks())
-            if reduced.nbytes <= _MOST_HELD_BYTES // 2:
+            if reduced.nbytes <= _MAX_HELD_BYTES // 2:
                 held = reduced
             else:
                 yield held

@@ -252,16 +252,16 @@ class TimeKeyedView:
         return metadata_of(self._state.live.without_idle_tombstones(), subtask_index=subtask_index)
 
     def checkpoint(
-        self, name_of: NameOf, *, most_files: int = MAX_FILES, most_bytes: int | None = None
+        self, name_of: NameOf, *, max_files: int = MAX_FILES, max_bytes: int | None = None
     ) -> tuple[Upload, ...]:
         """Write everything appended since the last checkpoint to files, which `metadata` then names.
 
-        Offered edits are applied. With more than `most_files` small files, or far too many tombstones, it compacts some
-        files itself, of about `most_bytes` and at most the size of one file.
+        Offered edits are applied. With more than `max_files` small files, or far too many tombstones, it compacts some
+        files itself, of about `max_bytes` and at most the size of one file.
         """
         taken = self._state.take()
         try:
-            _, uploads = written(self._state, taken, name_of, most_files=most_files, most_bytes=most_bytes)
+            _, uploads = written(self._state, taken, name_of, max_files=max_files, max_bytes=max_bytes)
         except BaseException:
             self._state.put_back(taken)
             raise
@@ -283,12 +283,12 @@ class TimeKeyedView:
         name_of: NameOf,
         *,
         announce: Callable[[Upload], None],
-        most_bytes: int | None = None,
+        max_bytes: int | None = None,
         subtask_index: int = 0,
     ) -> tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]:
         """Write the files of a taken checkpoint; pass each upload to `announce` before it is read. On one thread."""
         live, uploads = written(
-            self._state, taken, name_of, most_files=MAX_FILES, most_bytes=most_bytes, announce=announce
+            self._state, taken, name_of, max_files=MAX_FILES, max_bytes=max_bytes, announce=announce
         )
         return metadata_of(live, subtask_index=subtask_index), uploads
 
@@ -298,8 +298,8 @@ class TimeKeyedView:
             for edit in taken.edits:
                 edit.discard()
 
-    def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> TimeKeyedJob | None:
-        """Return a compaction that is due, of at most `most_bytes`, or of everything that it can improve; None if
+    def plan_compaction(self, *, max_bytes: int, everything: bool = False, alone: bool = True) -> TimeKeyedJob | None:
+        """Return a compaction that is due, of at most `max_bytes`, or of everything that it can improve; None if
         nothing is.
 
         `alone`: return at least the smallest compaction that is due, however large. Callable on any thread, as is `run`
@@ -309,12 +309,12 @@ class TimeKeyedView:
             bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
             schema_id = self._state.spec.schema_id
             return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full, schema_id=schema_id))
-        return self._state.job(partial(self._due_files, most_bytes=most_bytes, alone=alone))
+        return self._state.job(partial(self._due_files, max_bytes=max_bytes, alone=alone))
 
     @property
     def due_bytes(self) -> int:
         """Size of files that are worth compacting."""
-        return sum(file.size for file in self._due_files(self._state.mergeable(), most_bytes=ALL_BYTES))
+        return sum(file.size for file in self._due_files(self._state.mergeable(), max_bytes=ALL_BYTES))
 
     def warm(self) -> None:
         """Copy all files into the host's cache, so that the next subtask restored from them decodes nothing."""
@@ -353,12 +353,12 @@ class TimeKeyedView:
                 fix="restore a new manager from the last committed record, and write to its tables",
             )
 
-    def _due_files(self, live: LiveFiles, *, most_bytes: int, alone: bool = True) -> tuple[pb.FileEntry, ...]:
+    def _due_files(self, live: LiveFiles, *, max_bytes: int, alone: bool = True) -> tuple[pb.FileEntry, ...]:
         return due_files(
             live,
             bin_us=self.table.bin_us,
             full_bytes=full_bytes(self._state.tiers),
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             alone=alone,
             tombstone_bytes=tombstone_bytes_of(self._state.tiers),
         )

@@ -43,7 +43,7 @@ class Lake:
             options=options | ({"table": ICEBERG_TABLE} if self.format == "iceberg" else {}),
             where="here",
         )
-        made = KINDS[self.format].made(wanted)
+        made = KINDS[self.format].make(wanted)
         assert isinstance(made, LakeSink)
         return made
 

@@ -331,7 +331,7 @@ def test_an_aggregate_without_key_reaches_every_sink_as_one_row(tmp_path: Path) 
     assert [row["row_kind"] for row in made("memory").rows] == ["insert", "update_before", "update_after"]
     made("console")
     with pytest.raises(InputError, match=re.escape("or key=[] if it has one row")):
-        KINDS["debezium"].made(SinkRequest("total", "rides", output, (), "x", {}, "here"))
+        KINDS["debezium"].make(SinkRequest("total", "rides", output, (), "x", {}, "here"))
     assert has_one_row(output, [], where="here")
     with pytest.raises(InputError, match="its rows are only appended"):
         has_one_row(Output(output.columns), [], where="here")

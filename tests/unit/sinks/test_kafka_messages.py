@@ -38,4 +38,4 @@ def test_a_topic_that_kafka_cannot_have_is_refused_before_the_broker_is_asked(to
         where="here",
     )
     with pytest.raises(InputError, match="`topic` must have 1 to 249 letters"):
-        KINDS["kafka"].made(wanted)
+        KINDS["kafka"].make(wanted)

@@ -62,7 +62,7 @@ def test_a_kind_makes_a_sink_with_its_guarantee_and_a_line_about_it(tmp_path: Pa
     }
     assert set(given) == set(KINDS)
     for name, arguments in given.items():
-        sink = KINDS[name].made(wanted(**arguments))
+        sink = KINDS[name].make(wanted(**arguments))
         assert sink.sink_id == "out"
         assert sink.guarantee is KINDS[name].guarantee
         assert sink.described
@@ -109,7 +109,7 @@ MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
 def test_a_mistake_is_refused_with_what_to_write(mistake: str) -> None:
     name, given, words = MISTAKES[mistake]
     with pytest.raises(InputError, match=re.escape(words)) as caught:
-        KINDS[name].made(given)
+        KINDS[name].make(given)
     assert caught.value.where == "here"
     assert caught.value.fix
 
@@ -139,7 +139,7 @@ def test_the_console_shows_the_first_rows_of_an_epoch() -> None:
 
 def test_memory_holds_rows_in_the_form_that_was_asked_for_and_shows_them() -> None:
     shown: list[int] = []
-    made = KINDS["memory"].made(
+    made = KINDS["memory"].make(
         wanted(
             CHANGES,
             key=("k",),
@@ -164,7 +164,7 @@ def test_memory_holds_rows_in_the_form_that_was_asked_for_and_shows_them() -> No
 
 
 def test_a_function_before_a_table_gives_its_rows_and_the_table_keeps_its_guarantee() -> None:
-    table = KINDS["parquet"].made(wanted(path="memory://transformed"))
+    table = KINDS["parquet"].make(wanted(path="memory://transformed"))
     after = pa.schema([("n", pa.int64()), ("k", pa.string())])
     sink = TransformedSink(table, lambda rows: rows.filter(pa.compute.greater(rows["n"], 1)), schema=after)
     sink.check(last_number=0)
@@ -189,7 +189,7 @@ def test_a_function_before_a_table_gives_its_rows_and_the_table_keeps_its_guaran
 
 def test_a_watched_sink_shows_the_rows_that_it_writes_after_a_function_before_it() -> None:
     shown: list[tuple[str, int, list[Any]]] = []
-    table = KINDS["parquet"].made(wanted(path="memory://watched"))
+    table = KINDS["parquet"].make(wanted(path="memory://watched"))
     sink = watched(
         TransformedSink(table, lambda rows: rows.filter(pa.compute.greater(rows["n"], 1)), schema=COLUMNS),
         lambda name, epoch, rows: shown.append((name, epoch, rows.to_pylist())),
@@ -203,7 +203,7 @@ def test_a_watched_sink_shows_the_rows_that_it_writes_after_a_function_before_it
 
 
 def test_a_function_before_a_table_that_fails_or_gives_other_columns_is_named() -> None:
-    table = KINDS["memory"].made(wanted())
+    table = KINDS["memory"].make(wanted())
     failing = TransformedSink(table, lambda rows: rows["other"], schema=COLUMNS)
     with pytest.raises(SinkError, match="the function before sink out raised KeyError") as caught:
         failing.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
@@ -215,4 +215,4 @@ def test_a_function_before_a_table_that_fails_or_gives_other_columns_is_named() 
 
 def test_a_name_that_cannot_be_part_of_a_marker_is_refused() -> None:
     with pytest.raises(InvalidNameError):
-        KINDS["memory"].made(wanted(sink_id="a/b"))
+        KINDS["memory"].make(wanted(sink_id="a/b"))

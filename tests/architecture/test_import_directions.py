@@ -1,13 +1,12 @@
 """Imports point downwards only, and the core needs neither Spark nor Java."""
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from architecture.source_facts import facts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -78,22 +77,6 @@ def layer_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else PUBLIC
 
 
-@cache
-def imports(path: Path) -> tuple[tuple[int, str], ...]:
-    """Line and full name of everything that a module imports, at its top or inside functions."""
-    return tuple(_imports(path))
-
-
-def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
-            for alias in node.names:
-                yield node.lineno, f"{node.module}.{alias.name}" if node.module == "statebed" else str(node.module)
-
-
 def test_every_module_belongs_to_a_layer() -> None:
     found = {layer_of(module_name(path)) for path in MODULES}
     assert {"errors", "format", "storage"} <= found
@@ -110,7 +93,7 @@ def upward_imports(path: Path) -> Iterator[str]:
     allowed = {*LAYERS, PUBLIC} if layer == PUBLIC else set(LAYERS[: LAYERS.index(layer) + 1])
     if layer in {"demo", "cli"}:
         allowed |= {PUBLIC}
-    for line, name in imports(path):
+    for line, name in facts_of(path).imports:
         if name.split(".")[0] == "statebed":
             target = layer_of(name)
             target = target if target in LAYERS else PUBLIC
@@ -127,7 +110,7 @@ def test_parts_of_a_package_import_downwards_only(package: str) -> None:
         f"{path.relative_to(ROOT)}:{line}: {part} imports {name}"
         for path in modules
         if (part := part_of(module_name(path), order)) != SHARED or package not in FREE_TO_IMPORT
-        for line, name in imports(path)
+        for line, name in facts_of(path).imports
         if name.startswith(f"statebed.{package}.") and order.index(part_of(name, order)) > order.index(part)
     ]
     assert not wrong, "\n".join(wrong)
@@ -143,7 +126,7 @@ def test_only_the_layers_above_the_core_import_pyspark() -> None:
         f"{path.relative_to(ROOT)}:{line}: imports {name}"
         for path in MODULES
         if layer_of(module_name(path)) not in WITH_SPARK
-        for line, name in imports(path)
+        for line, name in facts_of(path).imports
         if name.split(".")[0] in {"pyspark", "py4j"}
     ]
     assert not wrong, "\n".join(wrong)

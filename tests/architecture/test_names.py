@@ -1,9 +1,10 @@
 """Names that a reader can tell apart: one class name for one thing, module names that are nouns, no near-twins."""
 
-import ast
 import re
 from collections import defaultdict
 from pathlib import Path
+
+from architecture.source_facts import facts_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "statebed"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
@@ -40,19 +41,6 @@ PUBLISHED = {("cli/doctor.py", "found")}
 """Fields with such names that users read: a key in the output of `statebed doctor --json`."""
 
 
-def names_bound_in(tree: ast.Module) -> set[tuple[int, str]]:
-    """Return line and name of every local, loop variable, parameter and function, and of every field of a class."""
-    names: set[tuple[int, str]] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add((node.lineno, node.id))
-        elif isinstance(node, ast.arg):
-            names.add((node.lineno, node.arg))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add((node.lineno, node.name))
-    return names
-
-
 LIMIT = re.compile(r"_?(MOST|LEAST|LARGEST|SMALLEST)_")
 
 
@@ -60,7 +48,7 @@ def test_limits_are_called_max_and_min() -> None:
     others = [
         f"{path.relative_to(SOURCE)}:{line}: {name}"
         for path in MODULES
-        for line, name in sorted(names_bound_in(ast.parse(path.read_text())))
+        for line, name in sorted(facts_of(path).bound)
         if LIMIT.match(name)
     ]
     assert others == []
@@ -70,7 +58,7 @@ def test_names_say_what_they_hold() -> None:
     vague = [
         f"{path.relative_to(SOURCE)}:{line}: {name}"
         for path in MODULES
-        for line, name in sorted(names_bound_in(ast.parse(path.read_text())))
+        for line, name in sorted(facts_of(path).bound)
         if name in VAGUE and (str(path.relative_to(SOURCE)), name) not in PUBLISHED
     ]
     assert vague == []

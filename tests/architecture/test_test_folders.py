@@ -1,6 +1,7 @@
 """Unit tests lie where their subject lies: tests/unit has the folders of src/statebed."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,10 +13,20 @@ BY_FIXTURES = {"cli", "ui"}
 """Packages that most of their tests call through a fixture of the folder's conftest: the command and the web server."""
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield all statements, without the expressions in them, which are most of a tree."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
+
+
 def imported_names(path: Path) -> set[str]:
     """Return the full names of everything that a test imports."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):

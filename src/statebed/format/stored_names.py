@@ -14,7 +14,8 @@ from statebed.errors import InvalidNameError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 
-_PATH_PART = re.compile(r"(?!\.{1,2}\Z)[^/\\\x00\r\n]+")
+_PATH = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\x00\r\n]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00\r\n]+)*")
+"""A relative path without empty, '.' and '..' parts. One expression, since a record may name thousands of paths."""
 _BATCH = re.compile(r"-?[0-9]+", re.ASCII)
 
 
@@ -74,7 +75,7 @@ def _path(path: str) -> Iterator[str]:
 
 
 def _stays_below(path: str) -> bool:
-    return all(_PATH_PART.fullmatch(part) for part in path.split("/"))
+    return _PATH.fullmatch(path) is not None
 
 
 _CHECKS: dict[type[Message], Callable[..., Iterator[str]]] = {

@@ -32,14 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
         names = " and ".join(missing)
         sys.stderr.write(f"statebed: the command line needs {names}. Run: pip install 'statebed[cli]'\n")
         return UNAVAILABLE_EXIT_CODE
-    from statebed.cli.app import app
+    from statebed.cli.app import command
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # characters that the terminal's encoding lacks are shown as escapes
             stream.reconfigure(errors="backslashreplace")
     invocation = Invocation()
     try:
-        app(args=arguments, prog_name="statebed", obj=invocation)
+        command()(args=arguments, prog_name="statebed", obj=invocation)
     except StatebedError as error:
         if invocation.debug:
             traceback.print_exception(error)

@@ -2,7 +2,8 @@
 `--help` fast.
 """
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -57,3 +58,9 @@ def _options(
     ] = False,
 ) -> None:
     context.obj.debug = debug
+
+
+@cache
+def command() -> Any:
+    """Return the command with all its subcommands; calling `app` would build them again each time."""
+    return typer.main.get_command(app)

@@ -357,6 +357,7 @@ class Run:
         before = history_of((records or [self.head])[0].sink_histories, sink_id)
         entries = {record.epoch: e for record in records for e in record.sinks if e.sink_id == sink_id}
         opened = self._view.get(position.run) if position is not None else None
+        newest = self._view.get(position.epoch) if position is not None else None
         waiting = self.waiting_epochs().get(sink_id, [])
         mentioned = any(mentions(record, sink_id) for record in self._view.values())
         return SinkFacts(
@@ -378,6 +379,8 @@ class Run:
             # An epoch is marked before the next one is published, so a sink cannot be past its first epoch without a
             # marker.
             foreign=(opened is not None and opened.kind != pb.RUN_START)
+            # A state that was restored from a backup gives numbers again that the sink has from the log before.
+            or (position is not None and newest is not None and newest.kind == pb.EPOCH and newest.run > position.run)
             or (bool(waiting) and common > waiting[0])
             or (common > 0 and not mentioned),
         )

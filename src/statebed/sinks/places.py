@@ -71,6 +71,15 @@ def real_place(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.realpath(path)
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a path or URL is in a folder.
+
+    >>> is_inside("file:///data/lake/rides", "/data/lake"), is_inside("/data/lake2", "/data/lake")
+    (True, False)
+    """
+    return _comparable(path).startswith(_comparable(folder))
+
+
 def check_local_path(path: str, refused: str, *, library: str) -> None:
     """Raise InputError if a local path has one of some characters, or one that cannot be printed: a library that treats
     paths as URLs would write to another folder.

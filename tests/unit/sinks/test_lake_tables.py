@@ -1,6 +1,7 @@
 """Lakehouse tables: what other readers find in them, and what becomes of them when processes die or others write."""
 
 import datetime as dt
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -376,6 +377,31 @@ def test_a_table_that_disappears_stops_the_job_by_name(lake: Lake) -> None:
     with pytest.raises(SinkError, match="the table no longer exists"):
         sink.publish(publication(1, 2, rows(("a", 1))))
     assert not lake.path.exists()
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_an_iceberg_folder_that_was_copied_or_moved_is_refused(tmp_path: Path, *, is_copied: bool) -> None:
+    """Its paths are absolute: epochs written through a copy went to the old folder, and were lost with it."""
+    lake, other = Lake("iceberg", tmp_path / "table"), Lake("iceberg", tmp_path / "other")
+    sink = lake.sink(COLUMNS)
+    sink.open(1)
+    sink.publish(publication(1, 2, rows(("a", 1))))
+    before = sorted(lake.path.rglob("*"))
+    shutil.copytree(lake.path, other.path)
+    if not is_copied:
+        lake.path.rename(tmp_path / "away")
+    with pytest.raises(InputError, match="is missing" if not is_copied else "not in this folder, but in") as refused:
+        other.sink(COLUMNS).open(3)
+    assert "moved or copied" in refused.value.fix
+    if is_copied:
+        assert sorted(lake.path.rglob("*")) == before
+        return
+    (tmp_path / "away").rename(lake.path)
+    (tmp_path / "link").symlink_to(lake.path)  # another name of the same folder
+    again = Lake("iceberg", tmp_path / "link").sink(COLUMNS)
+    assert again.open(3) == SinkPosition(run=1, epoch=2)
+    again.publish(publication(3, 4, rows(("b", 2))))
+    assert lake.rows() == [("a", 1), ("b", 2)]
 
 
 def test_a_delta_table_of_sparks_writer_goes_on_from_its_transaction(delta: Lake) -> None:

@@ -23,7 +23,7 @@ from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
 from statebed.sinks.lake.lake_files import check_values, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
-from statebed.sinks.places import Holding, Place, check_local_path, is_there, real_place
+from statebed.sinks.places import Holding, Place, check_local_path, is_inside, is_there, real_place
 from statebed.storage import different_piece
 
 _PARTITION = re.compile(r"(year|month|day|hour)\((.+)\)")
@@ -197,8 +197,23 @@ class IcebergLakeTable(LakeTable):
                 table = self._catalog.load_table(self._identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            except FileNotFoundError as error:
+                if self._own_folder is None:
+                    raise
+                raise self._moved(f"the catalog lists a file that is missing: {error}") from error
+            if self._own_folder is not None and not is_inside(table.location(), self._own_folder):
+                raise self._moved(f"the files of the table are not in this folder, but in {table.location()}")
             snapshot = table.current_snapshot()
             return self._version(table, None if snapshot is None else snapshot.snapshot_id)
+
+    def _moved(self, problem: str) -> InputError:
+        return InputError(
+            problem,
+            where=self.where,
+            fix="an Iceberg table has absolute paths, so a folder that was moved or copied still refers to the old "
+            "one: put it back where it was, restore it there from a backup, or write to a new folder; for a table that "
+            "is elsewhere on purpose, pass catalog={'type': 'sql', 'uri': 'sqlite:///...'} instead of path=",
+        )
 
     def _version(self, table: Any, snapshot_id: int | None) -> TableVersion:
         stored = table.schema().as_arrow()

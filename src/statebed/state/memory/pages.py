@@ -36,7 +36,7 @@ _SMALL_BUDGET = 2 << 30
 _TIGHT_BUDGET = 256 << 20
 _PART = 64
 _LEAST, _MOST = 256 << 10, 32 << 20
-_PROCESSED_PART = 8
+_PROCESSED_PART, _TIGHT_PROCESSED_PART = 8, 32
 _MIN_PROCESSED, _MAX_PROCESSED = 1 << 20, 64 << 20
 
 
@@ -80,7 +80,8 @@ def give_back_pages() -> None:
 
 
 def count_processed(nbytes: int) -> None:
-    """Count bytes of rows that were decoded, encoded or copied, and return unused pages after every 1/8 of the budget.
+    """Count bytes of rows that were decoded, encoded or copied, and return unused pages each time they add up to a part
+    of the budget (`keep_pages`).
 
     The thread that did the work has to call this, because Arrow's default allocator returns pages by thread.
     """
@@ -98,7 +99,8 @@ def keep_pages(budget: int) -> None:
     allocator, which asks for huge ones, and takes 20 MB of them for 1 MB of rows. Has no effect if the user has
     configured the allocator, or with other C libraries.
     """
-    _processed.limit = min(max(_MIN_PROCESSED, budget // _PROCESSED_PART), _MAX_PROCESSED)
+    part = _TIGHT_PROCESSED_PART if budget < _TIGHT_BUDGET else _PROCESSED_PART
+    _processed.limit = min(max(_MIN_PROCESSED, budget // part), _MAX_PROCESSED)
     if _mallopt is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
     kept, small = min(max(_LEAST, budget // _PART), _MOST), budget < _SMALL_BUDGET

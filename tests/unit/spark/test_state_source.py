@@ -2,6 +2,8 @@
 
 import datetime as dt
 import pickle
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,8 @@ from unit.inspect.table_world import TableWorld
 
 import pyspark_statebed
 import statebed as sb
-from statebed.spark.api.state_source import StateReader, StateSource, _known_type
+from statebed.spark.api.state_reader import StateReader, _known_type
+from statebed.spark.api.state_source import StateSource
 from statebed.storage import get_storage_provider
 
 T = TypeVar("T")
@@ -67,6 +70,20 @@ def test_spark_finds_it_by_the_name_of_its_package_and_the_wheel_has_it() -> Non
     assert pyspark_statebed.DefaultSource.name() == "statebed"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "src/pyspark_statebed" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def test_a_session_that_reads_no_state_loads_nothing_that_reads_it() -> None:
+    program = "import sys, pyspark_statebed; print(pyspark_statebed.DefaultSource.name(), *sorted(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    name, *modules = printed.split()
+    assert name == "statebed"
+    assert "pyarrow" not in modules
+    assert {module for module in modules if module.startswith("statebed.")} == {
+        "statebed.errors",
+        "statebed.spark",
+        "statebed.spark.api",
+        "statebed.spark.api.state_source",
+    }
 
 
 def test_without_push_down_spark_takes_the_reader_for_one_that_has_none(world: TableWorld) -> None:

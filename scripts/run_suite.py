@@ -56,6 +56,8 @@ SMALL_BATCHES = " ".join(
 
 The part cluster, without them, runs Spark as users do.
 """
+PYTHON_STARTUP = ROOT / "scripts" / "python_startup"
+"""Folder of a module that every Python process of tests with small batches imports when it starts."""
 PASSED = re.compile(r"(\d+) passed")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
 MAX_UNSTABLE = 2
@@ -292,6 +294,8 @@ def _run(command: Command, arguments: Sequence[str]) -> tuple[int, str]:
     if command.part.java:
         options = [SHORT_LIVED, f"-XX:SharedArchiveFile={ARCHIVE}", SMALL_BATCHES if command.part.small_batches else ""]
         environment["JAVA_TOOL_OPTIONS"] = " ".join(options).strip()
+    if command.part.small_batches:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PYTHON_STARTUP), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         printed = None if command.part.live else output
         status = subprocess.run(

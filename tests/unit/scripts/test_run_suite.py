@@ -204,3 +204,11 @@ def test_every_slow_test_exists_and_none_of_them_catches_a_mutant() -> None:
     assert not slow_tests() - defined, "make the list again: tests/slow.py says how"
     assert guards() <= defined
     assert not slow_tests() & guards()
+
+
+@pytest.mark.parametrize("small_batches", [True, False])
+def test_processes_of_tests_with_small_batches_import_the_installed_pyspark(*, small_batches: bool) -> None:
+    part = Part("with Java", 1, command=("bash",), java=True, small_batches=small_batches)
+    printed = run_suite.run(Command(part, part.name, ["bash", "-c", "echo :$PYTHONPATH:"])).output
+    assert (f":{run_suite.PYTHON_STARTUP}:" in printed) == small_batches
+    assert (run_suite.PYTHON_STARTUP / "sitecustomize.py").is_file()

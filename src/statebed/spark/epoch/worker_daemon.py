@@ -4,14 +4,15 @@ PySpark forks its workers from a daemon, `spark.python.daemon.module`. Its own o
 each worker imports statebed, Arrow and numpy for itself, which takes more than a second of processor time, and again
 when Spark has ended it after a minute without work. Workers of this daemon share the loaded modules and their memory.
 
-PySpark's own part of a worker counts, too: `pyspark.worker` comes from an archive of sources, which every process
-compiles again, and the first exchange of Arrow data imports pandas. Together they take a worker half a second.
+PySpark's own part of a worker counts, too: the first exchange of Arrow data imports pandas, and Spark puts an archive
+of PySpark's sources first on the path, which every process compiles again.
 """
 
 import gc
+import sys
 from importlib import import_module
 
-from pyspark.daemon import manager
+from statebed.spark.installed_pyspark import prefer_installed
 
 LOADED = (
     "pandas",
@@ -24,11 +25,12 @@ LOADED = (
 
 def main() -> None:
     """Fork workers until Spark ends."""
+    prefer_installed(sys.path)
     for name in LOADED:
         import_module(name)
     gc.collect()
     gc.freeze()  # a worker's first collection would otherwise touch, and so copy, every page of the modules
-    manager()
+    import_module("pyspark.daemon").manager()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import pytest
 from effort import examples
 from hypothesis import settings
-from hypothesis.internal.conjecture import engine
+from hypothesis.internal.conjecture import engine, providers
 from slow import slow_tests
 
 pytest_plugins = ("s3.server", "postgres.server", "kafka.server")
@@ -20,6 +20,9 @@ settings.register_profile("ci", deadline=None, derandomize=True, max_examples=EX
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 # Hypothesis would look for a smaller example until pytest's time-out ends the test, and so hide the failure it found.
 engine.MAX_SHRINKING_SECONDS = 60
+# It would also parse every loaded module for constants to try. That takes seconds of each process, and the examples of
+# all tests would change with any module.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -110,7 +110,7 @@ class BaseSink(abc.ABC):
 
 def outbox_rows(publication: Publication) -> pa.Table | None:
     """Return the rows of an epoch as one table, or None if it has no output."""
-    tables = [pq.read_table(pa.BufferReader(publication.read(file))) for file in publication.files]
+    tables = [pq.ParquetFile(pa.BufferReader(publication.read(file))).read() for file in publication.files]
     for table in tables:
         _check_texts(table, publication)
     return pa.concat_tables(tables) if tables else None

@@ -85,7 +85,7 @@ def _rows(store: ObjectStore, state: TableState, files: Iterator[TableFile]) -> 
 
 def _parsed(data: bytes, file: TableFile, *, where: str) -> pa.Table:
     try:
-        rows = pq.read_table(pa.BufferReader(data))
+        rows = pq.ParquetFile(pa.BufferReader(data)).read()
     except (pa.ArrowException, OSError) as error:
         raise CorruptObjectError(f"a file of the table is not Parquet: {error}", where=where, fix=RESTORE) from error
     if rows.num_rows != file.rows:

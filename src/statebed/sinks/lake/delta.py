@@ -245,7 +245,7 @@ class DeltaLakeTable(LakeTable):
         return LakeFile(path, len(data), metadata.num_rows, partition, bounds_of(metadata), entry=statistics)
 
     def read(self, version: TableVersion, file: LakeFile) -> pa.Table:
-        rows = pq.read_table(pa.BufferReader(self._store.get(file.path)))
+        rows = pq.ParquetFile(pa.BufferReader(self._store.get(file.path))).read()
         for name, value in file.partition.items():
             kind = plain_type(version.columns.field(name).type)
             rows = rows.append_column(name, pa.repeat(pa.scalar(value, kind), rows.num_rows))

@@ -69,7 +69,8 @@ class DeltaVersionReader(LakeStreamReader):
         return [file for version in range(first + 1, last + 1) for file in self._added(version)]
 
     def rows(self, file: AddedFile) -> pa.Table:
-        rows = pq.read_table(pa.BufferReader(get_storage_provider(self._path, self._options).get(file.path)))
+        data = get_storage_provider(self._path, self._options).get(file.path)
+        rows = pq.ParquetFile(pa.BufferReader(data)).read()
         for name, text in file.partition.items():
             value = pa.nulls(rows.num_rows) if text is None else pa.repeat(pa.scalar(text), rows.num_rows)
             rows = rows.append_column(name, value.cast(self._target.field(name).type))

@@ -13,6 +13,8 @@ import pytest
 
 import statebed as sb
 from statebed.errors import InputError
+from statebed.format.segment_reader import SegmentReader
+from statebed.inspect.tables import read_plan
 from statebed.storage import get_storage_provider
 from statebed.testing import TestRun
 
@@ -273,3 +275,22 @@ def test_collected_values_are_read_from_the_table_that_holds_them(tmp_path: Path
         ("d8", "update_before"): [-0.0, 2.0],
         ("d8", "update_after"): [-0.0, 2.0, 3.0],
     }
+
+
+def test_the_files_of_collected_values_are_opened_once_for_many_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    class Watched(SegmentReader):
+        def __init__(self, entry: Any, *arguments: Any, **options: Any) -> None:
+            opened.append(entry.path)
+            super().__init__(entry, *arguments, **options)
+
+    with running(tmp_path, lambda rides: rides.key_by("driver", name="op").agg(fares=sb.collect_list("fare"))) as run:
+        run.feed("rides", [row(f"d{number}", fare, "12:00") for number in range(60) for fare in (1.0, 2.0)])
+    monkeypatch.setattr(read_plan, "SegmentReader", Watched)
+    assert [one["fares"] for one in results(tmp_path)] == [[1.0, 2.0]] * 60
+    values = [path for path in opened if "-values_0-" in path]
+    assert values
+    assert len(values) <= 2 * len(set(values)), "the groups of each subtask are one piece"

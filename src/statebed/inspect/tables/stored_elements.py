@@ -22,7 +22,9 @@ from statebed.state.live.files import clipped
 
 Part = pb.TableSubtaskCheckpointMetadata
 _SINGLE = 64
-"""Number of groups up to which each is read alone; more are read as one range of hashes."""
+"""Number of groups of a large table up to which each is read alone; more are read as one range of hashes."""
+_SMALL_BYTES = 1 << 20
+"""Size of the files of a table up to which they are opened once for all groups, not once for each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +58,22 @@ class StoredElements:
         shape = TableShape(pb.TableConfig.FromString(config))
         request = Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names))
         hashes = hash_columns([normalise_key(one_chunk(column)) for column in keys.columns])
-        for owned in _ranges(hashes):
-            for data in parts:
-                part = Part.FromString(data)
+        read = [Part.FromString(data) for data in parts]
+        size = sum(file.size for part in read for file in part.files)
+        for owned in _ranges(hashes, at_once=size <= _SMALL_BYTES):
+            for part in read:
                 files = clipped(part.files, owned)
-                del part.files[:]
-                part.files.extend(files)
-                yield from rows_of_part(PartPlan(request, part, self.pinned.fetch))
+                if files:
+                    narrowed = Part()
+                    narrowed.CopyFrom(part)
+                    del narrowed.files[:]
+                    narrowed.files.extend(files)
+                    yield from rows_of_part(PartPlan(request, narrowed, self.pinned.fetch))
 
 
-def _ranges(hashes: Hashes) -> Iterator[pb.HashRange]:
+def _ranges(hashes: Hashes, *, at_once: bool) -> Iterator[pb.HashRange]:
     firsts, lasts = (np.unique(ends) for ends in group_ranges(hashes))
-    if len(firsts) > _SINGLE:
+    if at_once or len(firsts) > _SINGLE:
         firsts, lasts = firsts[:1], lasts[-1:]
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         yield pb.HashRange(first=first, last=last)

@@ -217,8 +217,9 @@ CREATE TABLE plain WITH (connector = 'filesystem', path = '{tmp_path}/plain', fo
 CREATE TABLE lists (k BIGINT, v STRING, e DECIMAL(20, 6), PRIMARY KEY (k) NOT ENFORCED)
 WITH (connector = 'sqlite', path = '{tmp_path}/t.db');
 INSERT INTO plain SELECT extract(EPOCH FROM ts) AS e, date_part('epoch', ts) AS d FROM rows;
-INSERT INTO lists SELECT k, to_json(l), extract(epoch FROM t) FROM
-(SELECT k, collect_list(v) AS l, max(ts) AS t FROM rows GROUP BY k);"""
+INSERT INTO lists SELECT k, to_json(concat(l, array(f, z))), extract(epoch FROM t) FROM
+(SELECT k, collect_list(v) AS l, max(ts) AS t, first_value(nullif(v, 10)) IGNORE NULLS AS f,
+ last(nullif(v, 30), true) AS z FROM rows GROUP BY k);"""
     )
     assert job.start(available_now=True).await_termination(60)
     plain = sb.read_table(str(tmp_path / "plain")).to_pydict()
@@ -226,7 +227,7 @@ INSERT INTO lists SELECT k, to_json(l), extract(epoch FROM t) FROM
     assert sorted(plain["e"]) == sorted(plain["d"]) == seconds
     with sqlite3.connect(tmp_path / "t.db") as database:
         lists = {k: (v, Decimal(str(e))) for k, v, e in database.execute("SELECT k, v, e FROM lists")}
-    assert lists == {1: ("[10,20,30]", Decimal("3.5")), 2: ("[7]", Decimal("0.000002"))}
+    assert lists == {1: ("[10,20,30,20,20]", Decimal("3.5")), 2: ("[7,7,7]", Decimal("0.000002"))}
 
 
 def test_two_functions_of_one_name_over_one_source_can_be_written(spark: Any, tmp_path: Path) -> None:
@@ -267,6 +268,7 @@ CREATE TABLE black WITH (connector = 'blackhole');
 """
 HOP = "HOP(ts, INTERVAL '10' SECONDS, INTERVAL '1' MINUTE)"
 HOPS = "TABLE(HOP(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECONDS, INTERVAL '1' MINUTE))"
+SESSIONS = "TABLE(SESSION(TABLE bids PARTITION BY auction, DESCRIPTOR(ts), INTERVAL '1' MINUTE))"
 CUMULATED_TABLE = HOPS.replace("HOP", "CUMULATE")
 MISTAKES = {
     f"SELECT note, count(*) AS n FROM {HOPS}\nGROUP BY window_start, ROLLUP(window_end, note)": (
@@ -347,6 +349,28 @@ MISTAKES = {
     "SELECT 1": ("the query reads no stream", "SELECT 1", "read one of the tables"),
     "SELECT count(*) FROM TABLE(SESSION(TABLE (SELECT *, current_timestamp() AS now FROM bids), DESCRIPTOR(now), "
     "INTERVAL '1' MINUTE)) GROUP BY window_start, window_end": ("over the event time", "SESSION", "WATERMARK FOR"),
+    f"SELECT note, count(*) FROM {SESSIONS}\nGROUP BY note, window_start, window_end": (
+        "SESSION gives rows the sessions of its PARTITION BY, but GROUP BY has other columns",
+        "GROUP BY note",
+        "name the same columns in both",
+    ),
+    f"SELECT auction, note, count(*) FROM {SESSIONS}\nGROUP BY auction, note, window_start, window_end": (
+        "SESSION gives rows the sessions of its PARTITION BY",
+        "GROUP BY auction, note",
+        "name the same columns in both",
+    ),
+    f"SELECT auction, count(*) FROM {SESSIONS.replace('PARTITION BY auction', '')}\n"
+    "GROUP BY auction, window_start, window_end": (
+        "SESSION gives rows the sessions of its PARTITION BY",
+        "GROUP BY auction",
+        "PARTITION BY auction",
+    ),
+    f"SELECT count(*) FROM {SESSIONS.replace('BY auction', 'BY auktion')} GROUP BY window_start, window_end": (
+        "there is no column auktion, by which SESSION partitions the rows",
+        "SESSION",
+        "the columns are auction, price",
+    ),
+    "SELECT price, cast('x' AS int) AS n FROM bids": ("cannot be cast to", "cast('x' AS int)", ""),
     "SELECT b.price FROM bids b JOIN bids FOR SYSTEM_TIME AS OF b.price AS r ON b.auction = r.auction": (
         "takes the event time of the left side",
         "",
@@ -437,12 +461,12 @@ MISTAKES = {
         "fields.b.max",
         "the columns are a",
     ),
-    "CREATE TABLE t (a WRONG) WITH (connector = 'datagen'); SELECT * FROM t": (
+    "CREATE TABLE t (a WRONG) WITH (connector = 'datagen')": (
         "WRONG is not a type",
         "WRONG",
         "BIGINT",
     ),
-    "CREATE TABLE t (a BIGINT, WATERMARK FOR a AS a) WITH (connector = 'datagen'); SELECT * FROM t": (
+    "CREATE TABLE t (a BIGINT, WATERMARK FOR a AS a) WITH (connector = 'datagen')": (
         "must be a column of type TIMESTAMP, but it is bigint",
         "a AS a",
         "timestamp_millis",

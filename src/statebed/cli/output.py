@@ -82,6 +82,11 @@ def note(text: str) -> None:
     Console(file=sys.stderr, highlight=False, soft_wrap=True).print(Text(plain_lines(text), style="dim"))
 
 
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning without the line of Python that caused it; it takes the arguments of `warnings.showwarning`."""
+    note(f"warning: {message}")
+
+
 def print_problem(text: str) -> None:
     """Print the text of an error to standard error, in red on a terminal."""
     Console(file=sys.stderr, highlight=False, soft_wrap=True).print(problem(text))

@@ -1,5 +1,6 @@
 """`statebed sql`: checks, explains or runs a pipeline of SQL text."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,9 @@ def run(request: PipelineRequest, *, once: bool, watch: bool, processing_time: s
     if watch:
         pipeline.job.watch_sinks(_show)
     every = processing_time or pipeline.processing_time
-    query = pipeline.job.start(available_now=once, processing_time=None if once else every, **request.choices)
+    with warnings.catch_warnings():
+        warnings.showwarning = output.show_warning
+        query = pipeline.job.start(available_now=once, processing_time=None if once else every, **request.choices)
     with interrupted_by_signals():
         try:
             query.await_termination()

@@ -60,7 +60,7 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
     function, condition = e.child, (e.children[1] if len(e.children) > 1 else None)
     where = None if condition is None else value(condition)
     name, inputs, distinct = function.kind, function.children, bool(e.fields["isDistinct"])
-    if name in BY_ARRIVAL:
+    if name in BY_ARRIVAL and not (name == "Mode" and function.fields.get("reverseOpt") is True):
         return _by_arrival(e, function, value, where, distinct, allowed=approximate)
     if name in SKETCHES:
         return _sketch(e, function, value, where, allowed=approximate)
@@ -68,6 +68,8 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
         raise not_ansi(f"{e.sql}: {name}", function.mode)
     if name == "Count":
         return _count(e, inputs, value, where, distinct)
+    if name == "Mode":  # in a tie the smallest value, as ours
+        return _refuse(e, "mode of distinct values") if distinct else ours.mode(value(inputs[0]), where=where)
     if name == "CountIf":
         return ours.count(where=value(inputs[0])) if where is None else _refuse(e, "count_if with FILTER")
     if distinct and name == "Sum":
@@ -149,6 +151,10 @@ def _by_arrival(e: Expr, function: Expr, value: Input, where: Any, distinct: boo
     if distinct and function.kind != "CollectSet":
         return _refuse(e, f"{name} of distinct values")
     first = function.children[0]
+    _check_order(e, function)
+    if function.kind in {"First", "Last"} and function.fields.get("ignoreNulls"):
+        present = f"{value(first)} is not null"
+        where = present if where is None else f"{present} and ({where})"
     if function.kind == "ListAgg":
         return ours.string_agg(value(first), str(function.children[1].fields.get("value") or ""), where=where)
     makers: dict[str, Callable[..., Any]] = {
@@ -159,6 +165,24 @@ def _by_arrival(e: Expr, function: Expr, value: Input, where: Any, distinct: boo
         "Mode": ours.mode,
     }
     return makers[function.kind](value(first), where=where)
+
+
+def _check_order(e: Expr, function: Expr) -> None:
+    """Raise UntranslatableError for orders and nulls that the aggregates by event time do not have."""
+    if function.kind == "ListAgg" and function.fields.get("orderExpressions"):
+        raise UntranslatableError(
+            f"{e.sql}: texts are joined in the order of their event times",
+            "sort them behind the aggregate: array_join(array_sort(collect_list(k)), ','), or "
+            "array_join(transform(array_sort(collect_list(struct(v, k))), s -> s.k), ',') for the order of v",
+        )
+    if function.kind == "Mode" and function.fields.get("reverseOpt") is False:
+        raise UntranslatableError(
+            f"{e.sql}: of values that are equally frequent, the smallest is the mode", "write mode(value, true)"
+        )
+    if function.kind in {"CollectList", "CollectSet"} and function.fields.get("ignoreNulls") is False:
+        raise UntranslatableError(
+            f"{e.sql}: nulls are not collected", "replace them before, such as coalesce(text, 'none')"
+        )
 
 
 def _sketch(e: Expr, function: Expr, value: Input, where: Any, *, allowed: bool) -> Any:

@@ -113,6 +113,8 @@ def _result(
         windows=left.windows,
         shapes=left.shapes,
         times=stream.times,
+        times_or_null=stream.times_or_null,
+        shift_us=stream.shift_us,
     )
 
 

@@ -11,7 +11,7 @@ from statebed.operators import tumbling
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.aggregates import aggregate_of, percentile_shares, percentiles
 from statebed.queries.catalyst import Catalyst, outputs
-from statebed.queries.relation import Relation, fresh_name
+from statebed.queries.relation import NEVER_US, Relation, fresh_name
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
 from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode, plan_of
@@ -25,8 +25,6 @@ TOUCHED = "rows_touched"
 """Aggregate that changes whenever a group gets a row, so that update mode emits the group even if its result stays."""
 SESSION_KEY = "spark.sessionWindow"
 """Mark of a session window among the metadata of an attribute."""
-NEVER_US = 253_370_764_800_000_000
-"""The year 9999: the time of rows without an event time where Spark keeps them for ever."""
 MADE = WindowColumns(WINDOW_START, WINDOW_END)
 
 
@@ -83,6 +81,10 @@ def _aggregated(query: "Translation", node: PlanNode, child: Relation) -> Relati
     stream = query.extended(_operator(query, source, groups, keys, aggregates), lists)
     _check_types(stream, calls, names)
     relation = _described(child, groups, stream, key_columns, made_windows)
+    time = _time_key(groups.keys) if _is_by_time(query, child, groups) else None
+    if time is not None and time.is_attribute:
+        # The window of a group ends at its time, and its results have the time just before.
+        relation = replace(relation, times_or_null=frozenset({time.id}), shift_us=-1)
     known = {**names, **{key.key: key_columns[key.key] for key in groups.keys if not key.is_attribute}}
     try:
         return _results(query, relation, results, known)
@@ -222,17 +224,17 @@ def _operator(
     spec = _spec(child, groups.windows[0]) if groups.windows else None
     mode = query.options.mode
     if spec is not None:
+        _check_partition(child, spec, groups.keys)
         on = None if child.is_head or spec.attribute in child.times else child.columns[spec.attribute]
         emit = "early" if mode == "update" else "close"
         name = query.operator_name("session" if spec.is_session else "window")
         return stream.group_by(*keys, spec.window(on), name=name).agg(emit=emit, **aggregates)
-    shape = next((child.shapes[window.id] for window in groups.passed if window.id in child.shapes), None)
-    is_append = not child.is_head and child.behind.output.changes is Changes.APPEND
-    if shape is not None and not shape.is_session and is_append and mode in {None, "append"}:
+    shape = _tile(query, child, groups)
+    if shape is not None:
         # Results of one window have one event time, and no others have it: they close together.
         tile = WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
         return stream.group_by(*keys, tile.window(None), name=query.operator_name("window")).agg(**aggregates)
-    time = _time_key(groups.keys) if mode in {"append", "update"} else None
+    time = _time_key(groups.keys) if _is_by_time(query, child, groups) else None
     if time is not None:
         return _by_time(query, source, time, keys, aggregates)
     if mode == "append":
@@ -246,6 +248,31 @@ def _operator(
     if query.clock is not None and mode == "update" and not keys:
         query.job.graph.repeating[name] = query.clock
     return stream.key_by(*keys, name=name).agg(**aggregates)
+
+
+def _tile(query: "Translation", child: Relation, groups: _Groups) -> WindowSpec | None:
+    """Return the window of results that are grouped by it again, if they close together."""
+    shape = next((child.shapes[window.id] for window in groups.passed if window.id in child.shapes), None)
+    is_append = not child.is_head and child.behind.output.changes is Changes.APPEND
+    if shape is None or shape.is_session or not is_append or query.options.mode not in {None, "append"}:
+        return None
+    return shape
+
+
+def _is_by_time(query: "Translation", child: Relation, groups: _Groups) -> bool:
+    """Return whether an event time among the keys closes the groups, if there is one."""
+    return not groups.windows and _tile(query, child, groups) is None and query.options.mode in {"append", "update"}
+
+
+def _check_partition(child: Relation, spec: WindowSpec, keys: Sequence[Expr]) -> None:
+    """Raise UntranslatableError if the rows of a group do not share the sessions that SESSION has given them."""
+    grouped = {child.origins.get(key.id, key.id) if key.is_attribute else None for key in keys}
+    if spec.partition is not None and grouped != spec.partition:
+        raise UntranslatableError(
+            "SESSION gives rows the sessions of its PARTITION BY, but GROUP BY has other columns",
+            "name the same columns in both: TABLE(SESSION(TABLE bids PARTITION BY auction, DESCRIPTOR(ts), "
+            "INTERVAL '5' MINUTES)) GROUP BY auction, window_start, window_end",
+        )
 
 
 def _time_key(keys: Sequence[Expr]) -> Expr | None:
@@ -314,6 +341,7 @@ def _results(
     """Compute expressions over aggregates and keys."""
     columns, windows, shapes = dict(relation.columns), dict(relation.windows), dict(relation.shapes)
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes]
+    times_or_null = set(relation.times_or_null)
     writer = ExpressionText(
         relation.columns, relation.windows, known, query.job.graph.functions, query.catalyst.session
     )
@@ -325,6 +353,7 @@ def _results(
             for there in known_by_id:
                 if inner.id in there:
                     there[result.id] = there[inner.id]
+            times_or_null |= {result.id} if inner.id in times_or_null else set()
             continue
         if inner.key in known:
             columns[result.id] = known[inner.key]
@@ -341,6 +370,7 @@ def _results(
         columns=columns,
         windows=windows,
         shapes=shapes,
+        times_or_null=frozenset(times_or_null),
     )
 
 
@@ -422,7 +452,7 @@ def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relati
 
 def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], span_us: int | None) -> Relation:
     time = _time_of_rows(child)
-    if span_us is None and (set(keys) & child.times or time in keys):
+    if span_us is None and (set(keys) & (child.times | child.times_or_null) or time in keys):
         span_us = 1
     relation = query.materialised(child, window=time if time in child.pending else None)
     names = []
@@ -440,7 +470,11 @@ def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], sp
     if query.clock is not None and query.options.mode in {"update", "complete"}:
         query.job.graph.repeating[name] = query.clock
     deduplicated = stream.key_by(*map(quoted, names), name=name).deduplicate(keep="first", ttl=ttl, on=on)
-    return replace(relation, stream=deduplicated, times=relation.times if on is None else frozenset())
+    if on is None:
+        return replace(relation, stream=deduplicated)
+    return replace(
+        relation, stream=deduplicated, times=frozenset(), times_or_null=relation.times | relation.times_or_null
+    )
 
 
 def _time_of_rows(child: Relation) -> int | None:

@@ -9,6 +9,9 @@ from statebed.spark.analysed.expression_text import ExpressionText, Untranslatab
 from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode
 from statebed.spark.api.stream import JobStream
 
+NEVER_US = 253_370_764_800_000_000
+"""The year 9999: the time of rows without an event time where Spark keeps them for ever."""
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -67,10 +70,16 @@ class Relation:
     """Attributes that are the start (0) or the end (1) of a pending window."""
     sessions: frozenset[int] = frozenset()
     """Attributes that are session windows of rows, which an aggregation merges with those they overlap."""
+    shift_us: int = 0
+    """Event time of a row minus its attributes in `times`, in microseconds."""
+    origins: Mapping[int, int] = field(default_factory=dict)
+    """Attributes that only rename another one, by the attribute that they rename."""
     virtual: frozenset[int] = frozenset()
     """Attributes without a column: pending windows that no plan computes."""
     times: frozenset[int] = frozenset()
     """Attributes that equal the event time of their row."""
+    times_or_null: frozenset[int] = frozenset()
+    """Attributes that equal the event time of their row, or are null in a row that never expires."""
     rankings: Mapping[int, Ranking] = field(default_factory=dict)
     is_versioned: bool = False
     """Whether rows are versions of keys, for FOR SYSTEM_TIME AS OF."""
@@ -141,9 +150,11 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
         pending=moved(relation.pending),
         pending_parts=moved(relation.pending_parts),
         rankings=moved(relation.rankings),
+        origins={new: relation.origins.get(old, old) for old, new in ids.items()},
         virtual=frozenset(ids[number] for number in relation.virtual if number in ids),
         sessions=frozenset(ids[number] for number in relation.sessions if number in ids),
         times=frozenset(ids[number] for number in relation.times if number in ids),
+        times_or_null=frozenset(ids[number] for number in relation.times_or_null if number in ids),
     )
 
 

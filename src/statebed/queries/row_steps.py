@@ -1,5 +1,6 @@
 """Steps without state: watermarks, selections, filters, unions, names of sub-queries."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ def watermark(query: "Translation", node: PlanNode) -> Relation:
             sql_fix="declare one WATERMARK FOR a column of each table",
         )
     event_time = node.expression("eventTime")
+    if event_time.type_json != "timestamp":
+        raise UntranslatableError(
+            f"the event time {event_time.name} is a window",
+            "call withWatermark on the time column before window(...)",
+        )
     plan = child.plan
     conditions = query.pushed.get(watermark_key(node), ())
     if conditions:
@@ -116,18 +122,22 @@ def _names(expressions: Sequence[Expr]) -> dict[int, str]:
 def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
     """Return the relation with the windows that a selection defines or renames."""
     pending, parts, times = dict(child.pending), dict(child.pending_parts), set(child.times)
-    virtual, sessions = set(child.virtual), set(child.sessions)
+    virtual, sessions, times_or_null = set(child.virtual), set(child.sessions), set(child.times_or_null)
+    origins = dict(child.origins)
     for expression in expressions:
         inner = expression.value
         if inner.is_attribute:
             sessions |= {expression.id} if inner.id in child.sessions else set()
-            if expression.name.startswith(CUMULATE) or expression.name == SESSION:
+            if expression.name.startswith((CUMULATE, SESSION)):
                 _check_event_time(inner, child)
             if inner.id in child.pending:
-                pending[expression.id] = _grown(child.pending[inner.id], expression.name)
+                pending[expression.id] = _of_function(child.pending[inner.id], expression.name, child)
+            if inner.id != expression.id:
+                origins[expression.id] = child.origins.get(inner.id, inner.id)
             if inner.id in child.pending_parts:
                 parts[expression.id] = child.pending_parts[inner.id]
             times |= {expression.id} if inner.id in child.times else set()
+            times_or_null |= {expression.id} if inner.id in child.times_or_null else set()
             virtual |= {expression.id} if inner.id in child.virtual or expression.name.startswith(CUMULATE) else set()
             continue
         part = _part_of(inner, child)
@@ -144,14 +154,29 @@ def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
         pending=pending,
         pending_parts=parts,
         times=frozenset(times),
+        times_or_null=frozenset(times_or_null),
         virtual=frozenset(virtual),
         sessions=frozenset(sessions),
+        origins=origins,
     )
 
 
-def _grown(spec: WindowSpec, name: str) -> WindowSpec:
-    """Return the window of a column; one of CUMULATE has its step in its name."""
-    return spec.cumulative(int(name.removeprefix(CUMULATE))) if name.startswith(CUMULATE) else spec
+def _of_function(spec: WindowSpec, name: str, child: Relation) -> WindowSpec:
+    """Return the window of a column, whose name has the step of CUMULATE and the partition of SESSION."""
+    if name.startswith(CUMULATE):
+        return spec.cumulative(int(name.removeprefix(CUMULATE)))
+    if not name.startswith(SESSION):
+        return spec
+    partition = [str(column).lower() for column in json.loads(name.removeprefix(SESSION))]
+    known = {label.lower(): number for number, label in child.names.items()}
+    missing = [column for column in partition if column not in known]
+    if missing:
+        columns = [label for number, label in child.names.items() if number not in child.pending]
+        raise UntranslatableError(
+            f"there is no column {missing[0]}, by which SESSION partitions the rows",
+            f"the columns are {', '.join(columns)}",
+        )
+    return spec.partitioned(frozenset(child.origins.get(known[column], known[column]) for column in partition))
 
 
 def _check_event_time(window: Expr, child: Relation) -> None:
@@ -382,20 +407,27 @@ def union(query: "Translation", node: PlanNode) -> Relation:
         if child.tail:
             raise refusal(branch, "it would run in Spark after an operator, before a union", "select after the union")
     parts = [query.materialised(child) for child in children]
+    if len({part.shift_us for part in parts}) > 1:
+        parts = [replace(part, times=frozenset(), times_or_null=frozenset(), shift_us=0) for part in parts]
     names = distinct_names(list(parts[0].names.values()))
     streams = [query.selected(part, names) for part in parts]
     ids = list(parts[0].names)
     places = [list(part.names) for part in parts]
-    times = frozenset(
-        number
-        for at, number in enumerate(ids)
-        if all(place[at] in part.times for place, part in zip(places, parts, strict=True))
+    times, times_or_null = (
+        frozenset(
+            number
+            for at, number in enumerate(ids)
+            if all(place[at] in known for place, known in zip(places, of_parts, strict=True))
+        )
+        for of_parts in ([part.times for part in parts], [part.times | part.times_or_null for part in parts])
     )
     return Relation(
         names=dict(zip(ids, names, strict=True)),
         stream=streams[0].union(*streams[1:]),
         columns=dict(zip(ids, names, strict=True)),
         times=times,
+        times_or_null=times_or_null - times,
+        shift_us=parts[0].shift_us,
     )
 
 

@@ -58,7 +58,7 @@ def join(query: "Translation", node: PlanNode, *, where: Expr | None = None) -> 
         node.optional("condition") if where is None else where,
         left=left.ids,
         right=right.ids,
-        times=(left.times, right.times),
+        times=(left.times | left.times_or_null, right.times | right.times_or_null),
     )
     if is_lookup(left, right):
         if right.is_versioned:
@@ -132,19 +132,22 @@ class _Join:
         within = None if self.as_of is not None else self._within(left, right)
         if within is None and self.as_of is None:
             self._check_mode(left, right)
+        waits = within
         remaining = list(self.conditions.rest)
         if within is None:
             remaining += self.conditions.bounds
         elif self._waits_like_spark:
-            within = self._widened(within)
+            waits = self._widened(within)
             remaining += self.conditions.bounds
+        if waits is not None:
+            waits = _shifted(waits, right.shift_us - left.shift_us)
         writer = ExpressionText(columns, windows, {}, query.job.graph.functions, query.catalyst.session)
         condition = " and ".join(writer.text(remaining_condition) for remaining_condition in remaining) or None
         try:
             stream = left.behind.join(
                 right.behind,
                 on=keys,
-                within=within,
+                within=waits,
                 as_of=self.as_of,
                 how=self.how,
                 condition=condition,
@@ -156,12 +159,24 @@ class _Join:
 
     def _side(self, relation: Relation, keys: Mapping[str, Expr], window: str | None, avoid: Sequence[str]) -> Relation:
         """Return a side with a column for each key; a window that an operator computed has two, on both sides."""
-        side = self.query.materialised(relation, keys, avoid=avoid, window=window if relation.is_head else None)
+        window_of_rows = window if relation.is_head else None
+        side = self.query.materialised(relation, keys, avoid=avoid, window=window_of_rows, is_kept=self._keeps_all)
+        bounded = {number for bound in self.conditions.bounds for number in bound.references} & side.times_or_null
+        if bounded:
+            # As in Spark, rows without an event time match no time range, and wait for a partner for ever.
+            present = " and ".join(f"{quoted(side.columns[number])} is not null" for number in sorted(bounded))
+            side = replace(side, stream=side.behind.where(present), times=side.times | side.times_or_null)
         if window is None or not relation.is_head or (self.left.is_head and self.right.is_head):
             return side
         kept = [quoted(name) for name in side.behind.columns if name != window]
         ends = (f"{quoted(window)}.start as {quoted(window)}", f"{quoted(window)}.end as {window}_end")
         return replace(side, stream=side.behind.select(*kept, *ends))
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether rows without an event time wait for partners for ever, as in Spark's inner join."""
+        bounds = (self.conditions.lower_us, self.conditions.upper_us)
+        return self.query.options.mode is not None and self.how == "inner" and bounds == (None, None)
 
     def _within(self, left: Relation, right: Relation) -> Interval | None:
         """Return the bounds of the time difference; None for a join that updates its results for ever."""
@@ -175,10 +190,18 @@ class _Join:
         return Interval(-MAX_BOUND_US if lower is None else lower, MAX_BOUND_US if upper is None else upper)
 
     def _check_mode(self, left: Relation, right: Relation) -> None:
-        """Raise UntranslatableError for an inner join of plain rows whose results an output mode cannot tell: an
-        updating join emits equal rows once, with their number.
+        """Raise UntranslatableError for an updating join whose results an output mode cannot tell: it emits equal rows
+        once, with their number, and retracts rows without a partner when one arrives.
         """
         is_append = all(side.behind.output.changes is Changes.APPEND for side in (left, right))
+        if self.query.options.mode == "append" and not (self.how == "inner" and is_append):
+            raise UntranslatableError(
+                "its results are never final: no time range says how long a row waits for a partner",
+                "call withWatermark on both streams and add a range, such as b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 "
+                "HOUR; or use job.from_dataframe(df) without a mode, whose results have a weight",
+                sql_fix="declare WATERMARK FOR on both tables and add a range, such as b.ts BETWEEN a.ts AND a.ts + "
+                "INTERVAL '1' HOUR; or call job.sql without a mode, whose results have a weight",
+            )
         if self.query.options.mode is not None and self.how == "inner" and is_append:
             raise UntranslatableError(
                 "the streams have no event times on both sides, so that all their rows are kept for ever",
@@ -240,14 +263,15 @@ class _Join:
     def _described(self, left: Relation, right: Relation, stream: Any, within: Interval | None) -> Relation:
         kept = (left,) if self.how in _ONE_SIDED else (left, right)
         times: frozenset[int] = frozenset()
-        if self.how in _ONE_SIDED or self.as_of is not None:
-            times = self.left.times
+        has_time_of_left = self.how in _ONE_SIDED or self.as_of is not None
+        if has_time_of_left:
+            times = left.times
         elif within is not None:
             # The event time of a pair is the later one of its rows.
-            if within.upper_us <= 0 and self.how in {"inner", "left"}:
-                times |= self.left.times
-            if within.lower_us >= 0 and self.how in {"inner", "right"}:
-                times |= self.right.times
+            if within.upper_us <= 0 and self.how in {"inner", "left"} and not left.shift_us:
+                times |= left.times
+            if within.lower_us >= 0 and self.how in {"inner", "right"} and not right.shift_us:
+                times |= right.times
         return Relation(
             names={number: name for side in kept for number, name in side.names.items()},
             label=left.label,
@@ -256,7 +280,17 @@ class _Join:
             windows={number: window for side in kept for number, window in side.windows.items()},
             shapes={number: shape for side in kept for number, shape in side.shapes.items()},
             times=times,
+            times_or_null=left.times_or_null if has_time_of_left else frozenset(),
+            shift_us=left.shift_us if has_time_of_left else 0,
         )
+
+
+def _shifted(interval: Interval, by_us: int) -> Interval:
+    """Return an interval whose bounds, unless they are missing, are later by a number of microseconds."""
+    lower, upper = interval.lower_us, interval.upper_us
+    return Interval(
+        lower if lower == -MAX_BOUND_US else lower + by_us, upper if upper == MAX_BOUND_US else upper + by_us
+    )
 
 
 def _shape_of(e: Expr, relation: Relation) -> WindowSpec | None:

@@ -35,7 +35,7 @@ from statebed.operators.operator import Operator
 from statebed.operators.updating.aggregate import GROUPS, LATEST, UpdatingAggregate
 from statebed.operators.updating.deduplicate import ROW_TIME, SEEN, Deduplicate
 from statebed.operators.windows.aggregate import PARTIALS
-from statebed.queries.groups import NEVER_US
+from statebed.queries.relation import NEVER_US
 from statebed.queries.spark_buffers import Buffers, keys_of, partials_of
 from statebed.spark.checkpoint.folder import SparkProjection
 from statebed.spark.plan.job_plan import JobPlan

@@ -12,12 +12,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from statebed.errors import InputError
 from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import grouping_sets, groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
-from statebed.queries.relation import Relation, distinct_names, fresh_name
+from statebed.queries.relation import NEVER_US, Relation, distinct_names, fresh_name
 from statebed.queries.tail import tail_function
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
 from statebed.spark.analysed.optimised import optimised_plan, pushed_filters, untimed_deduplications
@@ -28,6 +29,8 @@ from statebed.spark.plan.source_frames import WATERMARK_KEY
 
 MODES = ("append", "update", "complete")
 CLOCKS = ("spark", "statebed")
+_NEVER_LATE_MS = 86_400_000
+"""Delay of a watermark of rows that all have one event time: with a delay, none of them is late."""
 _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join", "Window"})
 _WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _PASSES = frozenset({"SubqueryAlias", "View"})
@@ -123,6 +126,10 @@ class Translation:
             return self.spark_step(node) if step is None else step(self, node)
         except UntranslatableError as error:
             raise refusal(node, error.why, error.fix, error.sql_fix) from error
+        except InputError as error:
+            if error.where:
+                raise
+            raise refusal(node, error.what, error.fix) from error
 
     def operand(self, node: PlanNode) -> Relation:
         """Return the rows that an operator reads."""
@@ -197,6 +204,13 @@ class Translation:
     def in_tail(self, node: PlanNode, child: Relation, why: str) -> Relation:
         """Return the rows with a step that Spark computes on the way to the sink."""
         child.check_ready("a step of Spark's")
+        if not node.handle.deterministic():
+            raise refusal(
+                node,
+                "it returns different rows when computed again (rand, uuid, a nondeterministic function), and a "
+                "committed epoch may be written again after a failure",
+                "derive the value from the row, for example with xxhash64, or add it where the results are read",
+            )
         self.notes.append(f"{STEPS.get(node.kind, node.kind)} runs in Spark on the way to the sink: {why}")
         if not child.tail:
             self._tail_reason = why
@@ -228,24 +242,31 @@ class Translation:
         return self.operator_name(kind) if name in self.job.graph.names else name
 
     def opened(
-        self, head: Relation, wanted: Sequence[tuple[int | Expr, str]], *, window: str | None = None
+        self,
+        head: Relation,
+        wanted: Sequence[tuple[int | Expr, str]],
+        *,
+        window: str | None = None,
+        is_kept: bool = False,
     ) -> tuple[Any, str | None]:
         """Make a source of the head, with these attributes and expressions as columns.
 
         Return its stream and the column of the event time. If `window` is one of the columns, the event time of a row
-        is the last microsecond of that window, by which Spark judges rows that are joined by window.
+        is the last microsecond of that window, by which Spark judges rows that are joined by window. If `is_kept`, rows
+        without an event time get one that no watermark reaches.
         """
         there = outputs(head.plan)
         columns, time = [], None
+        keeps = is_kept and (head.time is None or self.clock is not None)
         for value, name in wanted:
             number = value if isinstance(value, int) else (value.id if value.is_attribute else None)
             is_time = window is None and number is not None and number == head.time and time is None
             column = there[number] if number is not None else value.handle  # type: ignore[union-attr]
-            columns.append(self.catalyst.alias(column, name, plain=not is_time))
+            columns.append(self.catalyst.alias(column, name, plain=keeps or not is_time))
             time = name if is_time else time
         if window is None and head.time is not None and time is None:
             time = fresh_name("event_time", [name for _, name in wanted])
-            columns.append(self.catalyst.alias(there[head.time], time, plain=False))
+            columns.append(self.catalyst.alias(there[head.time], time, plain=keeps))
         if not columns:
             columns.append(self.catalyst.alias(next(iter(there.values())), "row"))
         frame = self.catalyst.frame(self.catalyst.project(columns, head.plan))
@@ -253,6 +274,12 @@ class Translation:
             time = fresh_name("event_time", frame.columns)
             last = F.expr(f"{quoted(window)}.end - interval 1 microsecond")
             frame = frame.select("*", last.alias(time, metadata={WATERMARK_KEY: self.delay_ms()}))
+        elif keeps:
+            known = fresh_name("known_time", frame.columns)
+            never = F.expr(f"timestamp_micros({NEVER_US}L)")
+            value = never if time is None else F.coalesce(F.col(quoted(time)), never)
+            frame = frame.select("*", value.alias(known, metadata={WATERMARK_KEY: _NEVER_LATE_MS}))
+            time = known
         return self.source_of(frame, head.label), time
 
     def source_of(self, frame: DataFrame, label: str) -> JobStream:
@@ -274,11 +301,13 @@ class Translation:
         *,
         avoid: Sequence[str] = (),
         window: str | int | None = None,
+        is_kept: bool = False,
     ) -> Relation:
         """Return a stream with a column for each attribute, and for each extra expression.
 
         A window takes two columns; an extra one that is a window becomes `name` and `name_end`. `window` is the extra
-        column or the attribute whose end is the event time of the rows.
+        column or the attribute whose end is the event time of the rows. If `is_kept`, rows of the head without an event
+        time get one that no watermark reaches.
         """
         relation.check_ready("this step")
         if relation.is_head and window is None and relation.time not in relation.names:
@@ -302,7 +331,8 @@ class Translation:
         if relation.is_head:
             wanted: list[tuple[int | Expr, str]] = list(columns.items())
             wanted += [(expression, name) for name, expression in (extra or {}).items()]
-            stream, _ = self.opened(relation, wanted, window=columns[window] if isinstance(window, int) else window)
+            window = columns[window] if isinstance(window, int) else window
+            stream, _ = self.opened(relation, wanted, window=window, is_kept=is_kept)
             stream = stream.select(*(quoted(name) for _, name in wanted))
         else:
             for name, expression in (extra or {}).items():

@@ -23,6 +23,8 @@ class WindowSpec:
     gap_us: int = 0
     is_cumulative: bool = False
     """Whether windows grow by the slide up to the size, and then start again."""
+    partition: frozenset[int] | None = None
+    """Attributes whose rows share sessions, for SESSION as a table function; None if the groups decide."""
 
     @property
     def is_session(self) -> bool:
@@ -39,6 +41,10 @@ class WindowSpec:
     def cumulative(self, step_us: int) -> "WindowSpec":
         """Return a window of the same size that grows by steps."""
         return replace(self, slide_us=step_us, is_cumulative=True)
+
+    def partitioned(self, partition: frozenset[int]) -> "WindowSpec":
+        """Return a session of rows that are equal in these attributes."""
+        return replace(self, partition=partition)
 
     def text(self, column: str) -> str:
         """Return the tumbling window of a time column as text of our expressions."""

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from statebed.config.resolution import resolve
 from statebed.errors import InputError
+from statebed.format.names import stored_name
 from statebed.format.stream_schema import Changes
 from statebed.queries.explain import explained
 from statebed.queries.job import QueryJob
@@ -31,6 +32,9 @@ from statebed.spark.session import configuration
 
 _TRANSIENT = frozenset({"console", "memory", "noop"})
 """Formats whose rows do not outlive the query, so that its state need not, either."""
+_STATE = "checkpointLocation"
+_OWN_OPTIONS = {_STATE.lower(): _STATE, "path": "path"}
+"""Options that are not the sink's, by their names in lower case: Spark's options have any case."""
 _BATCHES = "batches"
 """Name of the sink of foreachBatch."""
 
@@ -43,7 +47,7 @@ class StreamWriter:
         self._clock = clock
         self._approximate = approximate
         self._job = dict(job or {})
-        self._format = "parquet"
+        self._format: str | None = None
         self._mode = "append"
         self._name: str | None = None
         self._options: dict[str, Any] = {}
@@ -67,24 +71,34 @@ class StreamWriter:
         return self
 
     def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names
-        """Name the job; the default is "query"."""
+        """Name the query, and the job in a form that objects in a store can have; the default is "query"."""
         self._name = queryName
         return self
 
     def option(self, key: str, value: Any) -> Self:
-        """Set an option of the sink, or `checkpointLocation`."""
-        self._options[key] = value
+        """Set an option of the sink, or `checkpointLocation`, in any case."""
+        self._options[_OWN_OPTIONS.get(key.lower(), key)] = value
         return self
 
     def options(self, **options: Any) -> Self:
         """Set several options."""
-        self._options |= options
+        for key, value in options.items():
+            self.option(key, value)
         return self
 
-    def partitionBy(self, *columns: str) -> Self:  # noqa: N802 - Spark's name
-        """Partition the files of a format of Spark's by columns."""
-        self._partition_by = columns
+    def partitionBy(self, *columns: str | Sequence[str]) -> Self:  # noqa: N802 - Spark's name
+        """Partition the files of a format of Spark's by columns, or by those of one list."""
+        self._partition_by = tuple(
+            name for column in columns for name in ([column] if isinstance(column, str) else column)
+        )
         return self
+
+    def clusterBy(self, *columns: str | Sequence[str]) -> Self:  # noqa: N802 - Spark's name
+        """Refuse: tables are partitioned, or clustered by their own definition."""
+        raise InputError(
+            f"clusterBy({', '.join(map(repr, columns))}) is not supported",
+            fix="use partitionBy, or append to a table that is defined with CLUSTER BY: toTable(...)",
+        )
 
     def foreachBatch(self, func: BatchFunction) -> Self:  # noqa: N802 - Spark's name
         """Call a function with the rows of each epoch and its number."""
@@ -105,8 +119,11 @@ class StreamWriter:
         once: bool | None = None,
         continuous: str | None = None,
         availableNow: bool | None = None,  # noqa: N803
+        realTime: str | None = None,  # noqa: N803
     ) -> Self:
         """Choose when batches run, as in Spark."""
+        if realTime is not None:
+            raise InputError("real-time mode has no batches", fix="use trigger(processingTime='1 second')")
         if sum(choice is not None for choice in (processingTime, once, continuous, availableNow)) != 1:
             raise InputError(
                 "trigger() takes exactly one of processingTime, once and availableNow",
@@ -143,24 +160,45 @@ class StreamWriter:
         self._taken_over = checkpoint
         return self
 
-    def toTable(self, tableName: str) -> StartedQuery:  # noqa: N802, N803 - Spark's names
+    def toTable(  # noqa: N802 - Spark's name
+        self,
+        tableName: str,  # noqa: N803 - Spark's names
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | Sequence[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StartedQuery:
         """Start the query and append its rows to a table of Spark's catalog."""
+        self._choose(format, outputMode, partitionBy, queryName, options)
         if self._mode != "append":
             raise InputError(f"toTable appends rows, but the mode is {self._mode!r}", fix="use foreachBatch")
+        table_options = {name: value for name, value in self._options.items() if name != _STATE}
+        self._options = {name: value for name, value in self._options.items() if name == _STATE}
+        source, columns = self._format, self._partition_by
 
         def append(rows: DataFrame, _: int) -> None:
-            rows.write.mode("append").saveAsTable(tableName)
+            writer = rows.write.mode("append").options(**table_options).partitionBy(*columns)
+            (writer if source is None else writer.format(source)).saveAsTable(tableName)
 
         self._function = append
         return self.start()
 
-    def start(self, path: str | None = None, **options: Any) -> StartedQuery:
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's names
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | Sequence[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StartedQuery:
         """Open a run and start the query."""
-        self._options |= options
+        self._choose(format, outputMode, partitionBy, queryName, options)
         sink_options = dict(self._options)
         place = path or sink_options.pop("path", None)
         self._show(sink_options)
-        state, temporary = self._state(sink_options.pop("checkpointLocation", None))
+        state, temporary = self._state(sink_options.pop(_STATE, None))
         try:
             return self._started(state, temporary, place, sink_options)
         except BaseException:
@@ -168,11 +206,34 @@ class StreamWriter:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
 
+    def _choose(
+        self,
+        source: str | None,
+        mode: str | None,
+        columns: str | Sequence[str] | None,
+        name: str | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Apply the arguments of `start` and `toTable`, each of which has a method."""
+        self.options(**options)
+        if source is not None:
+            self.format(source)
+        if mode is not None:
+            self.outputMode(mode)
+        if columns is not None:
+            self.partitionBy(columns)
+        if name is not None:
+            self.queryName(name)
+
+    @property
+    def _sink_format(self) -> str:
+        return self._format or "parquet"
+
     def _started(
         self, state: str | None, temporary: str | None, place: str | None, sink_options: dict[str, Any]
     ) -> StartedQuery:
-        job = QueryJob(self._name or "query", **{"state": state, **self._job})
-        is_update = self._mode == "update" and (self._function is not None or self._format not in KINDS)
+        job = QueryJob(stored_name(self._name or "query"), **{"state": state, **self._job})
+        is_update = self._mode == "update" and (self._function is not None or self._sink_format not in KINDS)
         whole = self._mode == "complete" and self._function is not None
         options_of_query = Options(
             self._mode, self._approximate, self._clock, whole_table=whole, tail_has_weights=not (whole or is_update)
@@ -188,7 +249,7 @@ class StreamWriter:
         else:
             if self._partition_by:
                 sink_options["partition_by"] = self._partition_by
-            rows.write(self._format, path=place, **sink_options)
+            rows.write(self._sink_format, path=place, **sink_options)
         if self._taken_over is not None:
             job.take_over(self._taken_over)
         query = job.start(**self._start, **self._choices)
@@ -224,10 +285,10 @@ class StreamWriter:
             return None, None
         base = session.conf.get("spark.sql.streaming.checkpointLocation", None)
         if base is not None:
-            return f"{base.rstrip('/')}/{self._name or 'query'}", None
-        if self._function is None and self._format not in _TRANSIENT:
+            return f"{base.rstrip('/')}/{stored_name(self._name or 'query')}", None
+        if self._function is None and self._sink_format not in _TRANSIENT:
             raise InputError(
-                f"format({self._format!r}) needs a place for the state of the query, which a restart continues",
+                f"format({self._sink_format!r}) needs a place for the state of the query, which a restart continues",
                 fix="add option('checkpointLocation', 'folder')",
             )
         folder = tempfile.mkdtemp(prefix="statebed-query-")

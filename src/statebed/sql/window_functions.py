@@ -8,6 +8,7 @@
 | `GROUP BY tumble(interval '1 minute')` | groups of Arroyo, by the event time of the table |
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from statebed.sql.token_cursor import TokenCursor
 WINDOW = "__window"
 """Column of a table function's window before its parts are taken."""
 SESSION = "__window_session"
-"""The same column of SESSION."""
+"""Beginning of the same column of SESSION, followed by the names in PARTITION BY as JSON."""
 CUMULATE = "__window_cumulate_"
 """Beginning of the same column of CUMULATE, followed by the step in microseconds."""
 
@@ -52,7 +53,7 @@ FUNCTIONS = {
     ),
     "SESSION": StandardWindow(
         ("GAP",),
-        "TABLE(SESSION(TABLE bids, DESCRIPTOR(ts), INTERVAL '5' MINUTES))",
+        "TABLE(SESSION(TABLE bids PARTITION BY auction, DESCRIPTOR(ts), INTERVAL '5' MINUTES))",
         "SESSION(ts, INTERVAL '5' MINUTES)",
     ),
 }
@@ -98,7 +99,12 @@ class WindowFunctionCall:
         durations = {name: self._duration(arguments[name]) for name in self._function.durations}
         offset = self._duration(arguments["OFFSET"]) if "OFFSET" in arguments else 0
         self._check(durations)
-        column = {"CUMULATE": f"{CUMULATE}{durations.get('STEP')}", "SESSION": SESSION}.get(self.name, WINDOW)
+        column = WINDOW
+        if self.name == "CUMULATE":
+            column = f"{CUMULATE}{durations['STEP']}"
+        elif self.name == "SESSION":
+            names = json.dumps(self._partition(arguments["DATA"], example), ensure_ascii=False)
+            column = f"`{SESSION}{names.replace('`', '``')}`"
         timed = f", window_time({column}) AS window_time" if is_timed else ""
         columns = f"* EXCEPT ({column}), {column}.start AS window_start, {column}.end AS window_end{timed}"
         builder.write(f"(SELECT {columns} FROM (SELECT *, ", self.span)  # noqa: S608 - names are generated
@@ -252,6 +258,23 @@ class WindowFunctionCall:
             cursor.place = end + 1
         else:
             builder.copy(cursor.expect_name("a table", fix=fix).span)
-        if self.name == "SESSION" and cursor.accept("PARTITION", "BY"):
-            return  # the keys of the aggregation decide which rows share a session
+        if self.name != "SESSION" or not cursor.at_words("PARTITION", "BY"):
+            cursor.expect_end(fix=fix)
+
+    def _partition(self, tokens: Sequence[SqlToken], fix: str) -> list[str]:
+        """Return the columns of PARTITION BY, whose rows share sessions."""
+        cursor = TokenCursor(self.source, tokens)
+        depth = 0
+        while not cursor.is_done and not (depth == 0 and cursor.at_words("PARTITION", "BY")):
+            token = cursor.take()
+            depth += token.is_symbol("(") - token.is_symbol(")")
+        if not cursor.accept("PARTITION", "BY"):
+            return []
+        is_list = cursor.accept_symbol("(")
+        names = [cursor.name_of(cursor.expect_name("a column", fix=fix))]
+        while is_list and cursor.accept_symbol(","):
+            names.append(cursor.name_of(cursor.expect_name("a column", fix=fix)))
+        if is_list:
+            cursor.expect_symbol(")", fix=fix)
         cursor.expect_end(fix=fix)
+        return names

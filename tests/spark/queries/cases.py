@@ -73,6 +73,16 @@ CORE = [
         lambda t: sides(t)[0].join(sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts", "30 seconds")).count(),
     ),
     Case(
+        "window_over_a_join_of_deduplicated_rows",
+        lambda t: (
+            sides(t)[0]
+            .dropDuplicates(["k", "ts"])
+            .join(sides(t)[1], F.expr(RANGE))
+            .groupBy(F.window("ts2", "30 seconds"), "k")
+            .count()
+        ),
+    ),
+    Case(
         "static_join_explode_and_tail",
         lambda t: (
             t.marked()
@@ -509,6 +519,7 @@ AGGREGATES = [
         "counts_of_several_columns",
         windowed(minute, "count(k, x) as a", "count(x, 1) as b", "count(k, x) filter (where v > 3) as c"),
     ),
+    Case("modes", windowed(minute, "mode(g, true) as m", "mode() within group (order by v) as n")),
     Case("percentiles_by_key", lambda t: t.read().groupBy("k").agg(F.expr("percentile(v, array(0, 1))")), "update"),
     join("seconds", "inner", "k = k2 and unix_timestamp(ts2) between unix_timestamp(ts) and unix_timestamp(ts) + 20"),
 ]

@@ -13,6 +13,42 @@ JOINS = [
     join("equal_times", "inner", "k = k2 and ts = ts2"),
     join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
     join("one_bound", "inner", "k = k2 and ts2 >= ts"),
+    *(
+        Case(
+            f"inner_join_of_{name}",
+            lambda t, left=left, right=right: (
+                left(t)
+                .select("k", "v", "ts")
+                .where("v % 7 = 0")
+                .join(right(t).selectExpr("k as k2", "v as v2").where("v2 % 5 = 0"), F.expr("k = k2 and v < v2 + 300"))
+            ),
+        )
+        for name, left, right in (
+            ("untimed_rows", lambda t: t.read(), lambda t: t.read("b")),
+            ("timed_and_untimed_rows", lambda t: t.marked(), lambda t: t.read("b")),
+            ("rows_whose_time_is_dropped", lambda t: t.marked(), lambda t: t.marked("b")),
+            ("equal_rows", lambda t: t.read().union(t.read()), lambda t: t.read("b")),
+        )
+    ),
+    *(
+        Case(
+            f"deduplicated_rows_joined_{how}",
+            lambda t, how=how: sides(t)[0].dropDuplicates().join(sides(t, "true")[1], F.expr(RANGE), how),
+        )
+        for how in ("inner", "leftOuter", "rightOuter", "fullOuter")
+    ),
+    Case(
+        "joined_with_deduplicated_rows",
+        lambda t: sides(t)[0].join(
+            sides(t)[1].dropDuplicates(["k2", "ts2"]).select("k2", "ts2"), F.expr(RANGE), "left"
+        ),
+    ),
+    Case(
+        "deduplicated_twice",
+        lambda t: (
+            t.marked().dropDuplicates(["k", "g", "ts"]).select("k", "ts").dropDuplicates(["k", "ts"]).select("k", "ts")
+        ),
+    ),
     sql(
         "join_by_where",
         "select a.k, a.v, b.v v2 from a, b where a.k = b.k and b.ts between a.ts - interval 5 seconds and a.ts "

@@ -233,6 +233,12 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "its rows have a watermark already",
         "withWatermark once",
     ),
+    "watermark_of_a_window": (
+        lambda t: t.read().select(F.window("ts", "1 minute").alias("w"), "k").withWatermark("w", "30 seconds"),
+        "append",
+        "withWatermark cannot run on statebed: the event time w is a window",
+        "before window(",
+    ),
     "session_in_rollup": (
         lambda t: t.marked().rollup(F.session_window("ts", "5 seconds"), "k").count(),
         "append",
@@ -246,10 +252,16 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "outputMode('append')",
     ),
     "join_of_untimed_rows": (
-        lambda t: t.read().select("k").join(t.read("b").selectExpr("k as k2"), F.expr("k = k2")),
+        lambda t: t.read().select("k").distinct().join(t.read("b").selectExpr("k as k2"), F.expr("k = k2")),
         "append",
         "the streams have no event times on both sides",
         "withWatermark on both streams",
+    ),
+    "outer_join_without_a_range": (
+        lambda t: t.marked().join(_other(t), F.expr("k = k2"), "left"),
+        "append",
+        "its results are never final",
+        "b.ts BETWEEN a.ts AND",
     ),
     "join_by_collated_keys": (
         lambda t: t.marked()
@@ -282,6 +294,18 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "a window is used before its aggregation",
         "HAVING, or where() after agg()",
     ),
+    "map_as_key": (
+        lambda t: t.marked().groupBy(F.window("ts", "1 minute"), F.create_map(F.lit("k"), "k").alias("m")).count(),
+        None,
+        "groupBy().agg() cannot run on statebed: the column 'key' of the type map<string, string> cannot be part",
+        "a map to a list of its entries",
+    ),
+    "other_rows_when_written_again": (
+        lambda t: _windows(t).select("k", F.rand()),
+        "append",
+        "select cannot run on statebed: it returns different rows when computed again",
+        "xxhash64",
+    ),
     "sliding_window_without_aggregation": (
         lambda t: t.marked().select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k"),
         None,
@@ -301,6 +325,24 @@ def test_a_refused_shape_names_the_step_and_what_to_do(name: str, tables: Tables
     assert fix in caught.value.fix, caught.value
     assert caught.value.where
     assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "what", "fix"),
+    [
+        ("listagg(k, ',') within group (order by v)", "in the order of their event times", "array_sort(collect_list"),
+        ("mode() within group (order by v desc)", "the smallest is the mode", "mode(value, true)"),
+        ("array_agg(v) respect nulls", "nulls are not collected", "coalesce"),
+    ],
+)
+def test_an_order_by_arrival_replaces_no_other_order(
+    aggregate: str, what: str, fix: str, tables: Tables, tmp_path: Path
+) -> None:
+    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
+    with pytest.raises(sb.InputError) as caught:
+        job.from_dataframe(tables.read().groupBy("g").agg(F.expr(aggregate)), approximate=True)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
 
 
 def test_arguments_are_checked(tables: Tables, tmp_path: Path) -> None:

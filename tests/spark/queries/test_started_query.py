@@ -106,6 +106,25 @@ def test_a_query_that_is_refused_leaves_no_temporary_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_are_those_of_spark(spark: SparkSession, lines: DataFrame, tmp_path: Path) -> None:
+    parted = lines.selectExpr("value", "length(value) AS n", "substr(value, 1, 1) AS letter")
+    writer = sb.write_stream(parted).trigger(availableNow=True).options(CHECKPOINTLOCATION=str(tmp_path / "state"))
+    query = writer.start(
+        str(tmp_path / "out"), format="json", outputMode="append", partitionBy=["letter", "n"], queryName="ln 1: ü"
+    )
+    assert query.awaitTermination() is None
+    assert query.name == "ln 1: ü"
+    assert sorted(row["value"] for row in spark.read.json(str(tmp_path / "out")).collect()) == ["a b", "a b a", "c b a"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("letter=*")) == ["letter=a", "letter=c"]
+    assert any(folder.name.startswith("ln_1_u_") for folder in (tmp_path / "state").iterdir())
+    with pytest.raises(sb.InputError, match=r"clusterBy\('value'\) is not supported(.|\n)*partitionBy"):
+        sb.write_stream(lines).clusterBy("value")
+    with pytest.raises(sb.InputError, match=r"real-time mode(.|\n)*processingTime"):
+        sb.write_stream(lines).trigger(realTime="5 minutes")
+    with pytest.raises(sb.InputError, match="`outputMode` must be one of"):
+        sb.write_stream(lines).start(outputMode="most")
+
+
 def test_rows_are_appended_to_a_table_of_the_catalog(spark: SparkSession, lines: DataFrame, tmp_path: Path) -> None:
     upper = lines.select(F.upper("value").alias("value"))
     spark.sql(f"CREATE TABLE shouted (value string) USING parquet LOCATION '{tmp_path / 'table'}'")
@@ -113,5 +132,13 @@ def test_rows_are_appended_to_a_table_of_the_catalog(spark: SparkSession, lines:
         writer = sb.write_stream(upper).option("checkpointLocation", str(tmp_path / "state"))
         writer.trigger(availableNow=True).toTable("shouted").awaitTermination()
         assert sorted(row["value"] for row in spark.table("shouted").collect()) == ["A B", "A B A", "C B A"]
+        writer = sb.write_stream(upper.withColumn("n", F.length("value"))).trigger(availableNow=True)
+        table = writer.toTable(
+            "counted", format="json", partitionBy="n", path=str(tmp_path / "n"), checkpointLocation=str(tmp_path / "s")
+        )
+        table.awaitTermination()
+        assert sorted(row["value"] for row in spark.table("counted").collect()) == ["A B", "A B A", "C B A"]
+        assert sorted(path.name for path in (tmp_path / "n").glob("n=*")) == ["n=3", "n=5"]
     finally:
-        spark.sql("DROP TABLE shouted")
+        spark.sql("DROP TABLE IF EXISTS shouted")
+        spark.sql("DROP TABLE IF EXISTS counted")

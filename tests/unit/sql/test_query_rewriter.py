@@ -43,8 +43,13 @@ def test_spellings_of_a_table_function(call: str) -> None:
         ("HOP(t, ts, '10 s', '1 min', '5 s')", "window(ts, '1 minute', '10 seconds', '5 seconds') AS __window"),
         (
             "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), '5 minutes')",
-            "session_window(ts, '5 minutes') AS __window_session",
+            "session_window(ts, '5 minutes') AS `__window_session[\"k\"]`",
         ),
+        (
+            "SESSION(TABLE t PARTITION BY (k, `a`), DESCRIPTOR(ts), '5 minutes')",
+            'session_window(ts, \'5 minutes\') AS `__window_session["k", "a"]`',
+        ),
+        ("SESSION(t, ts, '5 minutes')", "session_window(ts, '5 minutes') AS `__window_session[]`"),
         ("CUMULATE(t, ts, '1 hour', '1 day')", "window(ts, '1 day') AS __window_cumulate_3600000000"),
     ],
 )

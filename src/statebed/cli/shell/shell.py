@@ -138,7 +138,7 @@ class _Shell:
 
     def read_lines(self) -> None:
         """Read and run statements until the user quits."""
-        warnings.showwarning = _show_warning
+        warnings.showwarning = output.show_warning
         editor = LineEditor(lambda text: completions(text, self._runner.names()), history_file())
         output.say(f"statebed {version('statebed')}; .help shows what can be typed, .quit or Ctrl-D ends the shell")
         while True:
@@ -232,8 +232,3 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning without the line of Python that caused it."""
-    output.note(f"warning: {message}")

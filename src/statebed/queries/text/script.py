@@ -43,7 +43,9 @@ class SqlScript:
                 pass
             case CreateTable():
                 self._check_free(source, statement)
-                self._tables.define(TableDefinition.of(self._job, source, statement))
+                definition = TableDefinition.of(self._job, source, statement)
+                definition.check_types()
+                self._tables.define(definition)
             case CreateView():
                 self._create_view(source, statement)
             case CreateFunction():

@@ -355,10 +355,9 @@ class SqlSession:
 
 
 def _columns_of(catalogue: QueryJob, statement: CreateTable | CreateView | CreateFunction) -> tuple[str, ...]:
-    """Return the columns of a new definition; raise InputError if it declares a type that is none."""
+    """Return the columns of a new definition."""
     tables, name = catalogue.sql_tables, statement.name.text.lower()
     if isinstance(statement, CreateTable):
-        tables.definitions[name].check_types()
         return tuple(tables.definitions[name].column_names)
     if isinstance(statement, CreateView):
         return tuple(tables.views[name].columns)

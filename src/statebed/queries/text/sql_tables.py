@@ -84,9 +84,18 @@ class SqlTables:
             raise query.rewritten.source.mistake(
                 "the query reads no stream", span, fix=f"read one of the tables {', '.join(self.names) or '(none)'}"
             )
-        translation = TextTranslation(
-            self._job, df, options, query=query, texts=self._texts, sources=self._sources, broadcasts=self._broadcasts()
-        )
+        try:
+            translation = TextTranslation(
+                self._job,
+                df,
+                options,
+                query=query,
+                texts=self._texts,
+                sources=self._sources,
+                broadcasts=self._broadcasts(),
+            )
+        except PySparkException as error:  # a constant that Spark cannot compute, such as cast('x' as int)
+            raise text_error(error, query, tables=self.names) from error
         stream: JobStream = translation.result()
         self.translations.append((query.blocks[0].label, translation, stream))
         return stream

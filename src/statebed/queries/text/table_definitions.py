@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from statebed.errors import InputError
 from statebed.format.names import stored_name
@@ -59,8 +60,12 @@ class TableDefinition:
         return [column.name.text for column in self.statement.columns]
 
     def check_types(self) -> None:
-        """Raise InputError if the type of a column is none of Spark's."""
-        _ = self.request.physical_schema
+        """Raise InputError if the type of a column is none of Spark's, or that of the event time no timestamp."""
+        schema, watermark = self.request.physical_schema, self.statement.watermark
+        if schema is not None and watermark is not None:
+            column = next((entry for entry in schema if entry.name.lower() == watermark.column.text.lower()), None)
+            if column is not None:
+                self._check_event_time(column.dataType)
 
     @property
     def is_readable(self) -> bool:
@@ -123,16 +128,21 @@ class TableDefinition:
         if watermark is None:
             return frame, None
         name = next((entry for entry in frame.columns if entry.lower() == watermark.column.text.lower()), None)
-        if name is None or frame.schema[name].dataType.typeName() != "timestamp":
-            result = (
-                "there is no such column" if name is None else f"it is {frame.schema[name].dataType.simpleString()}"
-            )
+        self._check_event_time(None if name is None else frame.schema[name].dataType)
+        assert name is not None
+        return frame, (name, dt.timedelta(microseconds=watermark.delay_us))
+
+    def _check_event_time(self, kind: DataType | None) -> None:
+        """Raise InputError if the column of the watermark has another type than TIMESTAMP, or does not exist."""
+        watermark = self.statement.watermark
+        assert watermark is not None
+        if kind is None or kind.typeName() != "timestamp":
             raise self.request.source.mistake(
-                f"the event time {watermark.column} must be a column of type TIMESTAMP, but {result}",
+                f"the event time {watermark.column} must be a column of type TIMESTAMP, but "
+                + ("there is no such column" if kind is None else f"it is {kind.simpleString()}"),
                 watermark.column.span,
                 fix="declare it as TIMESTAMP, or compute it: ts AS timestamp_millis(ms)",
             )
-        return frame, (name, dt.timedelta(microseconds=watermark.delay_us))
 
     def _with_computed_columns(self, frame: DataFrame) -> DataFrame:
         computed = [column for column in self.statement.columns if column.expression is not None]

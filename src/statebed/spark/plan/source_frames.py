@@ -53,6 +53,12 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
             where=where,
             fix="mark one event-time column with withWatermark, and drop the mark of others with a cast",
         )
+    if field.dataType.typeName() != "timestamp":
+        raise InputError(
+            f"the column {field.name} with the watermark is a {field.dataType.typeName()}, not a timestamp",
+            where=where,
+            fix="call withWatermark on the time column before window(...)",
+        )
     if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
         raise InputError(
             f"two columns are called {field.name!r} (names are not case-sensitive)",

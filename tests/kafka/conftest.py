@@ -8,6 +8,8 @@ import pytest
 from kafka.server import class_path
 from pyspark.sql import SparkSession
 
+from statebed.spark.hadoop_settings import forget_sources
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -26,5 +28,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    forget_sources(session)
     yield session
     session.stop()

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import statebed as sb
 from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
+from statebed.spark.hadoop_settings import forget_sources
 from statebed.storage import ScopedStore, get_storage_provider
 
 START = dt.datetime(2024, 3, 10, 6, 30, tzinfo=dt.UTC)  # clocks change in New York half an hour later
@@ -52,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    forget_sources(session)
     yield session
     session.stop()
 

@@ -1,6 +1,7 @@
-"""Classes of the JVM are looked up once per Spark."""
+"""What is done once per Spark and saves time in every batch: classes are looked up, and Hadoop's settings shortened."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from py4j.java_gateway import JavaPackage, JVMView
@@ -8,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import statebed as sb
+from statebed.spark.hadoop_settings import forget_sources
 from statebed.spark.java_classes import java_class
 
 
@@ -33,3 +35,21 @@ def test_a_class_that_does_not_exist_is_looked_up_again(spark: SparkSession) -> 
     assert isinstance(java_class(spark, "org.example.Missing"), JavaPackage)
     assert "org.example.Missing" not in vars(spark._jvm)
     assert java_class(spark, "java.util.ArrayList") is java_class(spark.sparkContext, "java.util.ArrayList")
+
+
+def test_hadoop_settings_are_sent_without_the_files_they_come_from(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    usual = jvm.org.apache.hadoop.conf.Configuration()
+    forget_sources(spark)  # the fixture has done it already
+    sent = spark._jsparkSession.sessionState().newHadoopConf()
+    assert usual.size() > 1000
+    assert sent.getPropsWithPrefix("").keySet().containsAll(usual.getPropsWithPrefix("").keySet())
+    assert sent.getPropertySources("fs.defaultFS") is None
+    assert written(jvm, sent) < written(jvm, usual) / 1.5
+
+
+def written(jvm: Any, settings: Any) -> int:
+    """Return how many bytes the settings are when they are sent."""
+    stream = jvm.java.io.ByteArrayOutputStream()
+    settings.write(jvm.java.io.DataOutputStream(stream))
+    return int(stream.size())

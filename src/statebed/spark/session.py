@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from statebed.errors import InputError
 from statebed.java import use_java
 from statebed.spark.console_log import shorten_console_log
+from statebed.spark.hadoop_settings import forget_sources
 from statebed.spark.java_classes import java_class, remember_classes
 
 MINIMUM_SPARK = (4, 1)
@@ -65,6 +66,7 @@ def default_session(name: str) -> SparkSession:
     )
     if is_first:
         shorten_console_log(session)
+        forget_sources(session)
     return session
 
 

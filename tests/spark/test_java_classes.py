@@ -1,10 +1,12 @@
-"""What is done once per Spark and saves time in every batch: classes are looked up, and Hadoop's settings shortened."""
+"""Preparation of a Spark for its jobs: classes are looked up once, and Hadoop's settings are sent in a shorter form."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.java_gateway import JavaPackage, JVMView
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -18,17 +20,22 @@ def test_steps_of_pyspark_look_up_no_class_once_there_is_a_job(
 ) -> None:
     sb.Job("any", state=tmp_path, spark=spark)
     names: list[str] = []
-    look_up = JVMView.__getattr__
 
-    def noted(view: JVMView, name: str) -> object:
-        names.append(name)
-        return look_up(view, name)
+    def noted(look_up: Callable[[Any, str], object]) -> Callable[[Any, str], object]:
+        def look_up_and_note(place: Any, name: str) -> object:
+            names.append(name)
+            return look_up(place, name)
 
-    monkeypatch.setattr(JVMView, "__getattr__", noted)
+        return look_up_and_note
+
+    for place in (JVMView, JavaPackage):
+        monkeypatch.setattr(place, "__getattr__", noted(place.__getattr__))
     rows = spark.range(3).select((F.col("id") + F.lit(1)).alias("n")).where("n > 1")
     assert SparkSession.getActiveSession() is not None
-    assert names == []
     assert rows.columns == ["n"]
+    with pytest.raises(AnalysisException, match="cannot be resolved"):
+        rows.select("missing")
+    assert names == []
 
 
 def test_a_class_that_does_not_exist_is_looked_up_again(spark: SparkSession) -> None:

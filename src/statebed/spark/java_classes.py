@@ -12,18 +12,23 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 _OF_PYSPARK = (
+    "PythonErrorUtils",
+    "PythonForeachBatchHelper",
     "PythonRDD",
     "PythonSQLUtils",
     "PythonUtils",
     "SimplePythonFunction",
     "functions",
+    "org.apache.spark.SparkThrowableHelper",
     "org.apache.spark.sql.catalyst.trees.PySparkCurrentOrigin",
     "org.apache.spark.sql.classic.SparkSession",
     "org.apache.spark.sql.classic.SparkSession$",
     "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.internal.SQLConf",
     "org.apache.spark.sql.streaming.Trigger",
+    "org.apache.spark.util.Utils",
 )
-"""Names that PySpark looks up for each expression, step, query or task."""
+"""Names that PySpark looks up for each expression, step, query, task or error."""
 
 
 def java_class(of: SparkSession | SparkContext, name: str) -> Any:
@@ -42,3 +47,10 @@ def remember_classes(session: SparkSession) -> None:
     """Look up the classes that PySpark needs again and again; it finds them from then on without asking the JVM."""
     for name in _OF_PYSPARK:
         java_class(session, name)
+    view: Any = session._jvm  # noqa: SLF001 - no public way to ask for a class
+    if "py4j" not in vars(view):
+        # PySpark goes from package to package to this class, for each kind of error that an error of the JVM may be.
+        package = view.py4j
+        package.reflection = package.reflection
+        package.reflection.TypeUtil = package.reflection.TypeUtil
+        view.py4j = package

@@ -1,10 +1,12 @@
 """Live files and tombstones, decided on entries alone."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE, owned_range
+from statebed.state.live import tombstones
 from statebed.state.live.files import BEGINNING, LiveFiles
 
 
@@ -92,3 +94,26 @@ def test_a_subtask_restores_only_files_with_hashes_that_it_owns() -> None:
     parts = [part_of(live_with(file))]
     assert LiveFiles.restore(parts, owned=owned_range(0, 2)).files
     assert not LiveFiles.restore(parts, owned=owned_range(1, 2)).files
+
+
+def test_many_times_are_deleted_one_by_one_without_comparing_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    applies_to_all = tombstones._applies_to_all
+
+    def counted(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
+        nonlocal compared
+        compared += 1
+        return applies_to_all(tombstone, file)
+
+    monkeypatch.setattr(tombstones, "_applies_to_all", counted)
+    files, times = 5, range(100, 500, 2)
+    live = live_with(*(entry(f"{number}", times=(0, 999)) for number in range(files)))
+    for time in times:
+        live = live.delete_range(time, time + 1)
+    assert len(live.tombstones) == len(times)
+    assert compared <= 2 * files * len(times)
+    live = live.delete_range(0, 100)  # hides the first rows, so the other ranges matter
+    for time in times:
+        live = live.delete_range(time + 1, time + 2)
+    assert len(live.files) == files
+    assert live.delete_range(500, 1000).files == ()

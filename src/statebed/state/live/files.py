@@ -7,7 +7,10 @@ passed as `fresh`: entries that describe what they span.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
@@ -76,11 +79,23 @@ class LiveFiles:
         """Add a tombstone, which takes the next sequence; return the same object if it can hide nothing."""
         if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
             return self
-        others = tuple(other for other in self.tombstones if not marks.replaces(tombstone, other))
-        every = (*others, tombstone)
-        kept = self.files
         if marks.kind_of(tombstone) is None:
-            kept = tuple(file for file in kept if not marks.hide_all(every, file))
+            span = tombstone.delete_time_range
+            replaced = [
+                other for other in self._ranges.inside(span.start_us, span.end_us) if marks.replaces(tombstone, other)
+            ]
+            every = (*_without(self.tombstones, replaced), tombstone)
+
+            def is_hidden(file: pb.FileEntry) -> bool:
+                begin = file.min_time_us
+                # Unless a range hides its first rows, the others need not be looked at.
+                begins_hidden = span.start_us <= begin < span.end_us or self._ranges.around(begin, begin + 1)
+                return bool(begins_hidden) and marks.hide_all(every, file)
+
+            kept = tuple(file for file in self.files if not is_hidden(file))
+        else:
+            kept = self.files
+            every = (*(other for other in self.tombstones if not marks.replaces(tombstone, other)), tombstone)
         live = replace(self, files=kept, tombstones=every, next_sequence=self.next_sequence + 1)
         return live.without_idle_tombstones(fresh=fresh)
 
@@ -106,7 +121,45 @@ class LiveFiles:
         return self if needed == self.tombstones else replace(self, tombstones=needed)
 
     def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
-        return any(marks.hides_range(tombstone, file, start_us, end_us) for tombstone in self.tombstones)
+        first, last = max(start_us, file.min_time_us), min(end_us, file.max_time_us + 1)
+        around = self._ranges.around(first, last)
+        return any(marks.hides_range(tombstone, file, start_us, end_us) for tombstone in around)
+
+    @cached_property
+    def _ranges(self) -> "_TimeRanges":
+        return _TimeRanges.of(self.tombstones)
+
+
+@dataclass(frozen=True)
+class _TimeRanges:
+    """Tombstones of time ranges, found by their times: there may be thousands, and few of them matter at a time."""
+
+    tombstones: tuple[pb.Tombstone, ...]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tombstones: Iterable[pb.Tombstone]) -> "_TimeRanges":
+        ranges = tuple(tombstone for tombstone in tombstones if marks.kind_of(tombstone) is None)
+        spans = [tombstone.delete_time_range for tombstone in ranges]
+        starts, ends = ([span.start_us for span in spans], [span.end_us for span in spans])
+        return cls(ranges, np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+    def around(self, start_us: int, end_us: int) -> list[pb.Tombstone]:
+        """Return those that begin no later than start_us and end no earlier than end_us."""
+        return self._at((self.starts <= start_us) & (end_us <= self.ends))
+
+    def inside(self, start_us: int, end_us: int) -> list[pb.Tombstone]:
+        """Return those that begin no earlier than start_us and end no later than end_us."""
+        return self._at((start_us <= self.starts) & (self.ends <= end_us))
+
+    def _at(self, chosen: npt.NDArray[np.bool_]) -> list[pb.Tombstone]:
+        return [self.tombstones[place] for place in np.flatnonzero(chosen).tolist()]
+
+
+def _without(tombstones: tuple[pb.Tombstone, ...], replaced: Sequence[pb.Tombstone]) -> tuple[pb.Tombstone, ...]:
+    ids = {id(tombstone) for tombstone in replaced}
+    return tuple(tombstone for tombstone in tombstones if id(tombstone) not in ids)
 
 
 def clipped(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> list[pb.FileEntry]:

@@ -111,13 +111,15 @@ def may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
     sequence = tombstone.sequence
     if sequence < file.min_sequence or sequence <= file.applied_sequence:
         return False
+    deleted = _deleted_rows(tombstone)
+    span = tombstone.delete_time_range
+    if deleted is None and not (span.start_us <= file.max_time_us and file.min_time_us < span.end_us):
+        return False
     first, last = _reach(file)
     if not (tombstone.owned.first <= last and first <= tombstone.owned.last):
         return False
-    deleted = _deleted_rows(tombstone)
     if deleted is None:
-        span = tombstone.delete_time_range
-        return span.start_us <= file.max_time_us and file.min_time_us < span.end_us
+        return True
     if not (deleted.min_key_hash <= last and first <= deleted.max_key_hash):
         return False
     return not deleted.HasField("min_time_us") or (

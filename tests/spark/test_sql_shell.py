@@ -20,9 +20,15 @@ WITH (connector = 'datagen', rows-per-second = 10, rows-per-batch = 200, fields.
 
 def test_a_terminal_shows_streams_runs_jobs_and_selects_their_state(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"}
-    arguments = ["-m", "statebed.cli", "sql", "--state", str(tmp_path / "state"), "--set", "parallelism=2"]
+    arguments = ["-m", "statebed.cli", "sql", "--state", "state", "--set", "parallelism=2"]
     shell = pexpect.spawn(
-        sys.executable, arguments, env=environment, timeout=WAIT, encoding="utf-8", dimensions=(50, 160)
+        sys.executable,
+        arguments,
+        env=environment,
+        cwd=str(tmp_path),
+        timeout=WAIT,
+        encoding="utf-8",
+        dimensions=(50, 160),
     )
 
     def typed(*lines: str, shows: str, prompt: bool = True) -> None:

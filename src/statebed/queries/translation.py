@@ -277,8 +277,8 @@ class Translation:
         elif keeps:
             known = fresh_name("known_time", frame.columns)
             never = F.expr(f"timestamp_micros({NEVER_US}L)")
-            value = never if time is None else F.coalesce(F.col(quoted(time)), never)
-            frame = frame.select("*", value.alias(known, metadata={WATERMARK_KEY: _NEVER_LATE_MS}))
+            event_time = never if time is None else F.coalesce(F.col(quoted(time)), never)
+            frame = frame.select("*", event_time.alias(known, metadata={WATERMARK_KEY: _NEVER_LATE_MS}))
             time = known
         return self.source_of(frame, head.label), time
 

@@ -1,7 +1,31 @@
 """Joins of streams, of windowed results, and of both."""
 
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from spark.queries.case import AROUND, LONG_RANGE, RANGE, Case, join, sides, sql
+from spark.queries.harness import Tables
+
+Rows = Callable[[Tables], DataFrame]
+
+
+def _joined_by_equality(name: str, left: Rows, right: Rows) -> Case:
+    def build(t: Tables) -> DataFrame:
+        rows = left(t).select("k", "v", "ts").where("v % 7 = 0")
+        return rows.join(
+            right(t).selectExpr("k as k2", "v as v2").where("v2 % 5 = 0"), F.expr("k = k2 and v < v2 + 300")
+        )
+
+    return Case(f"inner_join_of_{name}", build)
+
+
+def _deduplicated(how: str) -> Case:
+    def build(t: Tables) -> DataFrame:
+        return sides(t)[0].dropDuplicates().join(sides(t)[1], F.expr(RANGE), how)
+
+    return Case(f"deduplicated_rows_joined_{how}", build)
+
 
 JOINS = [
     *(join("range", how, RANGE) for how in ("rightOuter",)),
@@ -14,15 +38,7 @@ JOINS = [
     join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
     join("one_bound", "inner", "k = k2 and ts2 >= ts"),
     *(
-        Case(
-            f"inner_join_of_{name}",
-            lambda t, left=left, right=right: (
-                left(t)
-                .select("k", "v", "ts")
-                .where("v % 7 = 0")
-                .join(right(t).selectExpr("k as k2", "v as v2").where("v2 % 5 = 0"), F.expr("k = k2 and v < v2 + 300"))
-            ),
-        )
+        _joined_by_equality(name, left, right)
         for name, left, right in (
             ("untimed_rows", lambda t: t.read(), lambda t: t.read("b")),
             ("timed_and_untimed_rows", lambda t: t.marked(), lambda t: t.read("b")),
@@ -30,13 +46,7 @@ JOINS = [
             ("equal_rows", lambda t: t.read().union(t.read()), lambda t: t.read("b")),
         )
     ),
-    *(
-        Case(
-            f"deduplicated_rows_joined_{how}",
-            lambda t, how=how: sides(t)[0].dropDuplicates().join(sides(t, "true")[1], F.expr(RANGE), how),
-        )
-        for how in ("inner", "leftOuter", "rightOuter", "fullOuter")
-    ),
+    *(_deduplicated(how) for how in ("inner", "leftOuter", "rightOuter", "fullOuter")),
     Case(
         "joined_with_deduplicated_rows",
         lambda t: sides(t)[0].join(

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_statements_from_a_pipe_attach_show_and_describe(
     assert re.search(r"rides\.earned\.groups\s+state", outcome.out)
     assert re.search(r"driver\s+string", outcome.out)
     assert re.search(r"^rides\s", outcome.out, re.MULTILINE)
+
+
+def test_a_location_with_two_names_is_one_and_two_with_one_job_are_told_apart(
+    statebed: Call, rides: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(rides.parent)
+    select = "SELECT count(*) AS n FROM rides.earned.groups"
+    outcome = statebed("sql", "--state", rides.name, "-e", f"ATTACH '{rides}'", "-e", select)
+    assert outcome.code == 0, outcome.err
+    shutil.copytree(rides, tmp_path / "copy")
+    outcome = statebed("sql", "--state", rides.name, "-e", f"ATTACH '{tmp_path / 'copy'}'", "-e", select)
+    assert "several state tables are called rides.earned.groups" in outcome.err
+    assert f"DETACH one of '{min(str(rides), str(tmp_path / 'copy'))}'" in outcome.err
+    statements = (f"ATTACH '{tmp_path / 'copy'}'", f"DETACH '{rides.name}'", select)
+    outcome = statebed("sql", "--state", rides.name, *(word for text in statements for word in ("-e", text)))
+    assert outcome.code == 0, outcome.err
 
 
 @pytest.mark.parametrize(

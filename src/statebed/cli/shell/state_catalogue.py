@@ -47,12 +47,21 @@ class StateCatalogue:
     """Attached state locations and the tables of their jobs."""
 
     def __init__(self, locations: Sequence[str] = ()) -> None:
-        self.locations = list(locations)
+        self.locations: list[str] = []
+        """URLs of the attached locations: relative paths and others are different names of one location."""
+        for location in locations:
+            self.add(location)
         self._names: tuple[StateName, ...] = ()
         self._read_at = -_FRESH_SECONDS
         self._columns: dict[StateName, tuple[str, ...]] = {}
         self._results = False
         self._epoch: int | None = None
+
+    def add(self, location: str) -> None:
+        """Add a location, unless it is attached under this or another name."""
+        url = get_storage_provider(location).url
+        if url not in self.locations:
+            self.locations.append(url)
 
     def attach(self, location: str) -> list[str]:
         """Add a location and return its jobs; raise InputError if it is none."""
@@ -60,19 +69,19 @@ class StateCatalogue:
         jobs = job_names(store)
         if not jobs:
             check_location(store)
-        if location not in self.locations:
-            self.locations.append(location)
+        self.add(location)
         self.forget()
         return jobs
 
     def detach(self, location: str) -> None:
         """Remove a location."""
-        if location not in self.locations:
+        url = get_storage_provider(location).url
+        if url not in self.locations:
             raise InputError(
                 f"the location {location!r} is not attached",
                 fix=f"the attached locations are {', '.join(self.locations) or 'none'}",
             )
-        self.locations.remove(location)
+        self.locations.remove(url)
         self.forget()
 
     def show_results(self, on: bool) -> None:
@@ -99,11 +108,13 @@ class StateCatalogue:
 
     def resolve(self, parts: Sequence[str]) -> StateName | None:
         """Return the table of a name: `job.operator.table`, or `operator.table` if only one job has it."""
+        matches = self.matching(parts)
+        return matches[0] if len(parts) > 1 and len(matches) == 1 else None
+
+    def matching(self, parts: Sequence[str]) -> list[StateName]:
+        """Return all tables with a name."""
         lowered = tuple(part.lower() for part in parts)
-        matches = [
-            name for name in self.names if tuple(part.lower() for part in name.parts)[-len(lowered) :] == lowered
-        ]
-        return matches[0] if len(lowered) > 1 and len(matches) == 1 else None
+        return [name for name in self.names if tuple(part.lower() for part in name.parts)[-len(lowered) :] == lowered]
 
     def schema_of(self, name: StateName) -> pa.Schema:
         return self._opened(name).schema

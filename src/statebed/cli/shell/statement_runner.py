@@ -204,8 +204,7 @@ class StatementRunner:
     def _start_job(self, source: SqlText, statements: Sequence[Statement]) -> None:
         self._note_start()
         job = self.session.insert(source, statements, once=self._once)
-        if self.session.state not in self._states.locations:
-            self._states.locations.append(self.session.state)
+        self._states.add(self.session.state)
         self._states.forget()
         if self._interactive:
             self._say(
@@ -250,6 +249,13 @@ class StatementRunner:
             state = None if is_column else self._states.resolve(name.parts)
             if state is not None:
                 result[name.parts] = state
+            elif name.is_table and len(several := self._states.matching(name.parts)) > 1:
+                raise source.mistake(
+                    f"several state tables are called {'.'.join(name.parts)}",
+                    name.span,
+                    fix="write job.operator.table, or DETACH one of "
+                    + ", ".join(sorted({repr(state.location) for state in several})),
+                )
             elif name.is_table:
                 known = ", ".join(map(str, self._states.names))
                 raise source.mistake(

@@ -9,8 +9,10 @@ from published import publication
 from unit.sinks import publishing
 
 from statebed.checkpoint import Publisher
-from statebed.errors import MissingFileError, SinkError, SinkStartError
+from statebed.errors import BrokenLogError, MissingFileError, SinkError, SinkStartError
+from statebed.protocol import SinkPosition
 from statebed.sinks import FunctionSink, MemorySink, ParquetTableSink, read_table, table_files
+from statebed.sinks.manifest.table_state import TAIL_ENTRIES
 from statebed.storage import MemoryStore
 
 ROWS = pa.table([["a"], [1], [1]], schema=publishing.SCHEMA)
@@ -43,6 +45,31 @@ def test_a_parquet_table_that_is_emptied_after_its_manifest_was_deleted_has_no_f
     sink.publish(publication(20, 21, ROWS))
     assert read_table(str(path)).num_rows == ROWS.num_rows
     assert files_of(path) == set(table_files(str(path)))
+
+
+@pytest.mark.parametrize("epochs", [3, TAIL_ENTRIES - 1], ids=["entry", "base"])
+@pytest.mark.parametrize("lost", ["folder", "manifest", "newest entry"])
+def test_a_parquet_table_that_is_deleted_while_the_job_runs_stops_it(tmp_path: Path, lost: str, epochs: int) -> None:
+    """Readers that list the folder saw the rows from then on; the job looked fine until its next start."""
+    path = tmp_path / "out"
+    sink = parquet_sink(path)
+    sink.open(1)
+    for epoch in range(2, 2 + epochs):
+        sink.publish(publication(1, epoch, ROWS))
+    entries = sorted((path / "_statebed").glob("*.json"))
+    if lost == "newest entry":
+        entries[-1].unlink()
+    else:
+        rmtree(path if lost == "folder" else path / "_statebed")
+    error, text = (
+        (BrokenLogError, f"entry {len(entries)} of") if lost == "newest entry" else (SinkError, "no longer exists")
+    )
+    for _ in range(2):
+        with pytest.raises(error, match=text):
+            sink.publish(publication(1, 2 + epochs, ROWS))
+    # The next start finds what others left, and publishes or refuses what is missing.
+    before = parquet_sink(path).peek()
+    assert before == (SinkPosition(run=1, epoch=epochs) if lost == "newest entry" else None)
 
 
 def test_foreign_files_in_a_parquet_table_are_left_alone_and_not_read(tmp_path: Path) -> None:

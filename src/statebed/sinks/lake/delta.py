@@ -3,12 +3,14 @@
 The epoch is an application transaction of the table: `txn` with the sink ("job/sink") as its id and the epoch as its
 version, as Spark's writer sets with `txnAppId` and `txnVersion`. A second one holds the run. The owner is a table
 property. A commit is attempted once, for the version after the one that was read, so no other commit can be in between.
+After a `RESTORE`, which keeps the transactions, the history tells the epoch (`delta_restores`).
 """
 
 import contextlib
 import datetime as dt
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
@@ -20,6 +22,7 @@ from statebed.errors import InputError, MissingDependencyError, SinkError, Unsup
 from statebed.operators.changelog import group_equal
 from statebed.protocol import SinkPosition
 from statebed.sinks.lake.arrow_kinds import check_type, plain_type
+from statebed.sinks.lake.delta_restores import commits_of, restored_epoch
 from statebed.sinks.lake.lake_files import bounds_of, delta_statistics, footer, partition_values
 from statebed.sinks.lake.lake_table import EPOCH, OWNER, RUN, LakeFile, LakeTable, Mark, TableLayout, TableVersion
 from statebed.sinks.places import Place, check_local_path, real_place
@@ -84,7 +87,13 @@ class DeltaLakeTable(LakeTable):
     def current(self, owner: str) -> TableVersion | None:
         with self._errors():
             table = self._newest()
-            return None if table is None else self._version(table, owner)
+            if table is None:
+                return None
+            version = self._version(table, owner)
+            restored = restored_epoch(commits_of(table), version.owner or owner) if version.position else None
+            if version.position is None or restored is None:
+                return version
+            return replace(version, position=SinkPosition(run=version.position.run, epoch=restored))
 
     def _newest(self) -> Any:
         if not self._library.DeltaTable.is_deltatable(self.where, self._options):

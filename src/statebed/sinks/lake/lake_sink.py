@@ -78,6 +78,8 @@ class LakeSink(BaseSink):
         self._rows = rows
         self._compact = compact
         self._published = 0
+        self._left: SinkPosition | None = None
+        """Position that this sink wrote last."""
         self.place = table.place
         check_names(rows.columns, table.product)
         table.check_types(rows.columns)
@@ -127,7 +129,9 @@ class LakeSink(BaseSink):
             before = version.position
             if before is not None and before.run >= run:
                 raise self.fenced(run, before.run, where=self._table.where)
-            if self._table.claim(version, Mark(self._owner, run, before.epoch if before else 0)):
+            left = SinkPosition(run, before.epoch if before else 0)
+            if self._table.claim(version, Mark(self._owner, left.run, left.epoch)):
+                self._left = left
                 self._evolve(run)
                 return before
         raise self._contended()
@@ -156,14 +160,17 @@ class LakeSink(BaseSink):
             if delivery is PublishStep.REFUSE:
                 newer = version.position.run if version.position else 0
                 raise self.fenced(publication.run, newer, where=self._table.where)
+            self._check_unchanged(version.position)
             if delivery is PublishStep.SKIP:
                 return
             if not publication.files:
                 if self._table.claim(version, mark):
+                    self._left = SinkPosition(mark.run, mark.epoch)
                     return
                 continue
             added, removed = self._change(version, publication)
             if self._table.commit(version, mark, added=added, removed=removed):
+                self._left = SinkPosition(mark.run, mark.epoch)
                 self._published += 1
                 if self._compact and self._published % COMPACT_EVERY == 0:
                     self._merge_small_files(mark)
@@ -197,15 +204,34 @@ class LakeSink(BaseSink):
             raise self.fenced(run, version.position.run, where=self._table.where)
         return version
 
+    def _check_unchanged(self, position: SinkPosition | None) -> None:
+        """Raise SinkError if the table is behind the position that this sink left there: later epochs would hide that
+        some are missing.
+        """
+        left = self._left
+        if left is None or (position is not None and (position.run, position.epoch) >= (left.run, left.epoch)):
+            return
+        state = "has no position" if position is None else f"is at epoch {position.epoch} of run {position.run}"
+        problem = SinkError(
+            f"the table {state}, but this run left epoch {left.epoch} of run {left.run} there: it was rolled back, or "
+            "restored from a backup, while the job ran",
+            where=self._table.where,
+            fix="start the job again: it compares the position with its log, and publishes or refuses what is missing",
+        )
+        problem.is_of_target = True
+        raise problem
+
     def _existing(self, run: int | None = None) -> TableVersion:
         version = self._checked(run)
         if version is None or version.owner != self._owner:
-            raise SinkError(
+            problem = SinkError(
                 "the table no longer exists, or was replaced; that happened while the job ran",
                 where=self._table.where,
                 fix="restore it, then start the job again: the epoch is committed and is published first; without the "
                 "table, the start is refused and lists the choices",
             )
+            problem.is_of_target = True
+            raise problem
         return version
 
     def _evolve(self, run: int) -> None:
@@ -272,6 +298,7 @@ class LakeSink(BaseSink):
             added = [file for path, file in wanted.items() if path not in held]
             removed = [file for path, file in held.items() if path not in wanted]
             if self._table.commit(version, Mark(self._owner, run, epoch), added=added, removed=removed):
+                self._left = SinkPosition(run, epoch)
                 return
         raise self._contended()
 

@@ -18,6 +18,7 @@ from statebed.errors import (
     MissingFileError,
     ObjectMissingError,
     OutcomeUnknownError,
+    SinkError,
     StatebedError,
 )
 from statebed.format.sealed_json import decode_json, is_sealed, open_json, seal_json
@@ -176,9 +177,12 @@ class Manifest:
     def _read(self, number: int) -> Entry | UnsealedEntry:
         entry = self._read_if_there(number)
         if entry is None:
-            where = f"{self._store.url}/{entry_path(number)}"
-            raise BrokenLogError(f"entry {number} of the table's manifest is missing", where=where, fix=FIX)
+            raise self._missing(number)
         return entry
+
+    def _missing(self, number: int) -> BrokenLogError:
+        where = f"{self._store.url}/{entry_path(number)}"
+        return BrokenLogError(f"entry {number} of the table's manifest is missing", where=where, fix=FIX)
 
     def _read_if_there(self, number: int) -> Entry | UnsealedEntry | None:
         where = f"{self._store.url}/{entry_path(number)}"
@@ -207,16 +211,37 @@ class Manifest:
             if outcome is PutOutcome.EXISTS and self._read(entry.number).nonce != entry.nonce:
                 return False
             numbers = self._numbers()
-            if numbers[-1] > entry.number:
+            if numbers and numbers[-1] > entry.number:
                 self.state = self._read_newest()
                 if entry.number < self.state.base - KEPT_ENTRIES:
                     self._delete(entry_path(entry.number))  # another entry had this number and was deleted since
                 return False
+            self._check_complete(entry, numbers)
             if self.state.number < entry.number:
                 self.state = to.after(entry)
             self._retired.extend((entry.number, page) for page in replaced)
             self._clean(numbers)
             return True
+
+    def _check_complete(self, entry: Entry, numbers: list[int]) -> None:
+        """Raise an error if entries are gone that readers need beside this one: the table was deleted under a running
+        job. The entry is then removed again, so that the next start finds the table as it was left.
+        """
+        needed = range(max(min(entry.base, entry.number - 1), 1), entry.number)
+        gone = min(set(needed) - set(numbers), default=None)
+        if gone is None or self._store.head(entry_path(gone)) is not None:
+            return
+        self._delete(entry_path(entry.number))
+        if any(number < entry.number for number in numbers):
+            raise self._missing(gone)
+        problem = SinkError(
+            "the table no longer exists; it was deleted or moved while the job ran",
+            where=self._store.url,
+            fix="restore it, then start the job again: the epoch is committed and is published first; without the "
+            "table, the start is refused and lists the choices",
+        )
+        problem.is_of_target = True
+        raise problem
 
     def sweep(self) -> None:
         """Delete superfluous entries and pages of earlier runs, at most `SWEPT_AT_ONCE`."""

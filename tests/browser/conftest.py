@@ -62,7 +62,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         process.wait(timeout=20)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     found = subprocess.run(
         [ROOT / "scripts" / "find-chromium"], check=True, capture_output=True, text=True, timeout=600

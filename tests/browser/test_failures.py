@@ -13,8 +13,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state of a job whose sink function raised an error in its third epoch."""
+def failed(tmp_path_factory: pytest.TempPathFactory, started: Started) -> str:
+    """Address of the dashboard of a job whose sink function raised an error in its third epoch."""
     folder = tmp_path_factory.mktemp("failed")
     script = Path(__file__).with_name("failing_job.py")
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
@@ -27,14 +27,12 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=environment,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    return folder / "state"
+    return started(folder / "state").url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_job_that_failed_is_red_with_its_reason_and_traceback(
-    started: Started, opened: Opened, failed: Path, scheme: str
-) -> None:
-    page = opened(started(failed).url)
+def test_a_job_that_failed_is_red_with_its_reason_and_traceback(opened: Opened, failed: str, scheme: str) -> None:
+    page = opened(failed)
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of two texts
     badge = page.locator(".job .badge")
     expect(badge).to_have_text("failed")
@@ -52,8 +50,8 @@ def test_a_job_that_failed_is_red_with_its_reason_and_traceback(
     expect(page.locator(".failure")).to_have_count(1)
 
 
-def test_rows_of_a_table_are_paged(started: Started, opened: Opened, failed: Path) -> None:
-    page = opened(f"{started(failed).url}/jobs/rides/operators/per_minute/tables/partials")
+def test_rows_of_a_table_are_paged(opened: Opened, failed: str) -> None:
+    page = opened(f"{failed}/jobs/rides/operators/per_minute/tables/partials")
     first = page.locator("#rows td").first
     expect(first).to_be_visible()
     before = page.locator("#rows tbody").inner_text()

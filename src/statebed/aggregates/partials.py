@@ -149,8 +149,7 @@ def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
     if times.null_count:
         valid = validity(times)
         known = np.where(valid, known, np.iinfo(np.int64).min)
-    latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]
-    return from_numpy(latest, times.type, valid=None if valid is None else grouping.any(valid))
+    return from_numpy(grouping.greatest(known), times.type, valid=None if valid is None else grouping.any(valid))
 
 
 def _width(aggregate: BoundAggregate) -> int:

@@ -8,6 +8,7 @@ state's files: window, hash, key.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,13 @@ import pyarrow.compute as pc
 
 from statebed.arrays.canonical_order import sortable
 from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
+from statebed.arrays.compiled import loops_for
 from statebed.arrays.hash_order import hash_order
 from statebed.arrays.sort_order import sorted_by
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Number = TypeVar("Number", np.int64, np.uint64)
 
 _SMALL_RANGE = 1 << 16
 _SIGN = np.uint64(1 << 63)
@@ -58,10 +61,23 @@ class Grouping:
 
     def add(self, values: Integers) -> Integers:
         """Return the sum of each group of values in row order; the caller ensures that it does not overflow."""
+        if (loops := loops_for(len(self.order))) is not None:
+            sums: Integers = loops.add_up(values, self.order, self.starts)
+            return sums
         return np.add.reduceat(values[self.order], self.starts) if self.groups else values[:0]
+
+    def greatest(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """Return the greatest value of each group of integers in row order."""
+        if (loops := loops_for(len(self.order))) is not None:
+            most: npt.NDArray[Number] = loops.greatest(values, self.order, self.starts)
+            return most
+        return np.maximum.reduceat(values[self.order], self.starts) if self.groups else values[:0]
 
     def any(self, flags: Flags) -> Flags:
         """Return whether any row of each group has its flag set."""
+        if (loops := loops_for(len(self.order))) is not None:
+            result: Flags = loops.any_set(flags, self.order, self.starts)
+            return result
         return np.logical_or.reduceat(flags[self.order], self.starts) if self.groups else flags[:0]
 
     def pieces(self, rows: int) -> "Iterator[tuple[Integers, Grouping]]":

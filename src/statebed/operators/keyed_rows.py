@@ -139,7 +139,9 @@ def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy],
         return grouping.order
     of_large_groups = grouping.order[several]
     group = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)[several]
-    among = taken(rows, of_large_groups)
+    # A column without values orders nothing.
+    columns = [name for name in columns if rows[name].null_count < rows.num_rows]
+    among = taken(rows.select(list(dict.fromkeys([*(term.column for term in order), *columns]))), of_large_groups)
     result = grouping.order.copy()
     result[several] = of_large_groups[sorted_by([group, *user_keys(among, order), *total_keys(among, columns)])]
     return result

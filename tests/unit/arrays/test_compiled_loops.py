@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statebed.arrays import compiled
+from statebed.arrays.grouping import group_rows
 from statebed.arrays.key_hash import hash_columns
 from statebed.arrays.mutable.column import Places, equal_words, taken
 from statebed.arrays.packed_text import PackedText
@@ -241,6 +242,27 @@ def test_sums_of_groups_are_the_same(seed: int, kind: Any) -> None:
     ours, theirs = both(lambda: merge.fold(table, order, starts))
     assert ours.equals(theirs)
     assert ours["value"].to_pylist() == [int(part.sum()) for part in np.split(values[order], starts[1:])]
+
+
+@given(st.integers(0, 99), st.integers(0, 60), st.integers(1, 20), st.sampled_from([np.int64, np.uint64]))
+def test_groups_are_reduced_alike(seed: int, count: int, distinct: int, kind: Any) -> None:
+    random = np.random.default_rng(seed)
+    values = random.integers(0, 1 << 63, count, dtype=np.uint64).astype(kind)
+    numbers, flags = random.integers(-9, 9, count), random.random(count) < 0.3
+    grouping = group_rows(None, random.integers(0, distinct, count).astype(np.uint64), [])
+    groups = np.split(grouping.order, grouping.starts[1:]) if count else []
+
+    def reduced() -> list[list[int]]:
+        results = (grouping.greatest(values), grouping.add(numbers), grouping.any(flags))
+        return [result.tolist() for result in results]
+
+    ours, theirs = both(reduced)
+    assert ours == theirs
+    assert ours == [
+        [int(values[rows].max()) for rows in groups],
+        [int(numbers[rows].sum()) for rows in groups],
+        [bool(flags[rows].any()) for rows in groups],
+    ]
 
 
 KEYS = pa.schema([("group", pa.int32()), ("name", pa.string())])

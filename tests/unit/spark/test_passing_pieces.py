@@ -4,14 +4,16 @@ import io
 import struct
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 
 from statebed.errors import SubtaskError
+from statebed.format.schema import KEY_HASH
 from statebed.spark.epoch.exchange import PieceFiles, PieceFrames
 from statebed.spark.epoch.level_task import _arrivals
-from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, Piece, pieces, pieces_of
+from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, Piece, pieces, pieces_of, routed
 
 ROWS = pa.table({"k": ["a", "b"]})
 
@@ -88,3 +90,27 @@ def test_rows_in_files_are_aligned(tmp_path: Path) -> None:
     files = PieceFiles(str(tmp_path))
     references = list(files.written([Piece(0, 0, b"x" * 65), Piece(1, 0, b"y")], "0-1"))
     assert [bytes(one.payload) for one in references] == [b"0 65 0-1", b"128 1 0-1"]
+
+
+@pytest.mark.parametrize(("parallelism", "broadcast"), [(3, False), (3, True), (1, False)])
+def test_a_subtask_that_reads_its_own_rows_gets_those_that_would_be_sent_to_it(
+    parallelism: int, broadcast: bool
+) -> None:
+    hashes = np.random.default_rng(1).integers(-(1 << 63), 1 << 63, 1000)
+    rows = pa.table({KEY_HASH: hashes, "v": np.arange(1000)})
+    sent_rows: dict[int, list[pa.RecordBatch]] = {index: [] for index in range(parallelism)}
+    for piece in routed(rows, 4, parallelism, broadcast=broadcast):
+        sent_rows[piece.subtask] += piece.batches()
+    assert sum(map(len, sent_rows.values()))
+    for index, expected in sent_rows.items():
+        (own,) = routed(rows, 4, parallelism, broadcast=broadcast, only=index)
+        assert (own.subtask, own.branch, own.is_table) == (index, 4, True)
+        assert pa.Table.from_batches(own.batches()).equals(pa.Table.from_batches(expected))
+
+
+def test_rows_of_the_same_process_are_encoded_when_they_only_pass_a_level() -> None:
+    passing: list[Piece] = []
+    own = [Piece(1, 4, ROWS), Piece(1, 5, ROWS)]
+    taken = list(_arrivals(1, iter(own), {4}, passing))
+    assert [(branch, rows.to_pydict()) for branch, rows in taken] == [(4, ROWS.to_pydict())]
+    assert plain(passing) == plain(list(pieces(ROWS, 5, 1)))

@@ -1,7 +1,9 @@
 """Memory that the allocators of a process keep: enough that the next batch need not request all pages again."""
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,61 @@ def test_pages_are_returned_each_time_a_part_of_the_budget_was_decoded(monkeypat
     assert len(returned) == 1
     pages.count_processed(1 << 20)
     assert len(returned) == 2
+
+
+@pytest.fixture
+def returned(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Event that is set when pages are returned."""
+    event = threading.Event()
+    monkeypatch.setattr(pages, "give_back_pages", event.set)
+    return event
+
+
+def test_pages_are_returned_once_the_process_is_idle(returned: threading.Event) -> None:
+    idle = pages.IdlePages(0.05, by_thread=False)
+    with idle.working():
+        with idle.working():
+            pass
+        assert not returned.wait(0.3), "pages of a task that still runs"
+    assert returned.wait(60)
+
+
+def test_pages_stay_for_the_next_task(returned: threading.Event) -> None:
+    idle = pages.IdlePages(0.2, by_thread=False)
+    with idle.working():
+        pass
+    with idle.working():
+        assert not returned.wait(0.6)
+
+
+def test_a_task_that_fails_leaves_no_pages(returned: threading.Event) -> None:
+    idle = pages.IdlePages(0.01, by_thread=False)
+    with pytest.raises(ValueError, match="lost"), idle.working():
+        raise ValueError("lost")
+    assert returned.wait(60)
+
+
+def test_a_thread_that_alone_can_return_its_pages_does_not_wait(returned: threading.Event) -> None:
+    with pages.IdlePages(3600.0, by_thread=True).working():
+        assert not returned.is_set()
+    assert returned.is_set()
+
+
+DAEMON = """
+import statebed.spark.epoch.worker_daemon as daemon
+daemon.LOADED = ("statebed.state.memory.pages",)
+daemon.manager = lambda: None
+daemon.main()
+from statebed.state.memory.pages import idle_pages
+print(idle_pages._by_thread)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "by_thread"), [(None, "False"), ("mimalloc", "True")])
+def test_workers_of_our_daemon_return_pages_while_they_wait(chosen: str | None, by_thread: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    environment |= {} if chosen is None else {"ARROW_DEFAULT_MEMORY_POOL": chosen}
+    done = subprocess.run(
+        [sys.executable, "-c", DAEMON], capture_output=True, text=True, check=True, timeout=120, env=environment
+    )
+    assert done.stdout.strip() == by_thread

@@ -358,3 +358,29 @@ def add_up(values: Values, order: Rows, starts: Rows) -> Values:
             total += values[order[place]]
         sums[group] = total
     return sums
+
+
+@_compiled
+def greatest(values: Values, order: Rows, starts: Rows) -> Values:
+    """Return the greatest value of groups of adjacent rows in `order`; groups begin at `starts`."""
+    most = np.empty(len(starts), values.dtype)
+    for group in range(len(starts)):
+        end = starts[group + 1] if group + 1 < len(starts) else len(order)
+        here = values[order[starts[group]]]
+        for place in range(starts[group] + 1, end):
+            here = max(here, values[order[place]])
+        most[group] = here
+    return most
+
+
+@_compiled
+def any_set(flags: Mask, order: Rows, starts: Rows) -> Mask:
+    """Return whether any flag is set in groups of adjacent rows in `order`; groups begin at `starts`."""
+    result = np.empty(len(starts), np.bool_)
+    for group in range(len(starts)):
+        end = starts[group + 1] if group + 1 < len(starts) else len(order)
+        here = False
+        for place in range(starts[group], end):
+            here |= flags[order[place]]
+        result[group] = here
+    return result

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
@@ -280,7 +279,7 @@ class _Calls:
             [one_chunk(due[name]) for name in key_names],
         )
         keys = taken(due.select(key_names), grouping.first_rows)
-        times = np.maximum.reduceat(int64_values(due[TIME])[grouping.order], grouping.starts)
+        times = grouping.greatest(int64_values(due[TIME]))
         latest = from_numpy(times, TIMESTAMP) if kind is TimerKind.EVENT else pa.nulls(len(times), TIMESTAMP)
         context = self._context(BatchKeys(keys, grouping.group_of_rows(), latest), kind)
         timers = _batch(due.select([*key_names, TIME]).rename_columns([*key_names, AT]))

@@ -413,11 +413,14 @@ def _each(count: int) -> Grouping:
 
 def _pairs(stored_places: Integers, count: int) -> Grouping:
     """Return groups of one new row each and its stored row, if any, for a table with the stored rows first."""
-    order = np.concatenate([stored_places, np.arange(count, dtype=np.int64)])
-    by_group = np.argsort(order, kind="stable")
+    stored = len(stored_places)
     sizes = np.ones(count, dtype=np.int64)
-    sizes[stored_places] += 1
-    return Grouping(order=by_group, starts=np.cumsum(sizes) - sizes)
+    sizes[stored_places] = 2
+    ends = np.cumsum(sizes)
+    order = np.empty(stored + count, dtype=np.int64)
+    order[ends - 1] = np.arange(stored, stored + count, dtype=np.int64)
+    order[ends[stored_places] - 2] = np.arange(stored, dtype=np.int64)
+    return Grouping(order=order, starts=ends - sizes)
 
 
 def _lists_of(table: EntryTable, rows: pa.Table) -> list[pa.Array] | None:

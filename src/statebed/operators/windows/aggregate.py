@@ -513,7 +513,7 @@ class WindowAggregate(WindowedAggregation):
         partials = {field.name for field in self.partials.fields}
         others = [name for name in rows.schema.names if name not in partials]
         firsts = rows.select(others).take(from_numpy(grouping.first_rows, pa.int64()))
-        sequences = np.maximum.reduceat(uint64_values(rows[SEQUENCE])[grouping.order], grouping.starts)
+        sequences = grouping.greatest(uint64_values(rows[SEQUENCE]))
         columns = self.partials.merge(rows, grouping)
         merged = {field.name: column for field, column in zip(self.partials.fields, columns, strict=True)}
         merged[SEQUENCE] = from_numpy(sequences, pa.uint64())

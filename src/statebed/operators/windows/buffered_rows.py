@@ -147,7 +147,7 @@ class WindowRows:
     def _newest(self, rows: pa.Table) -> npt.NDArray[np.uint64]:
         """Return, for each row of the state, the greatest sequence of its key and pane."""
         panes = self._grouping(rows, int64_values(rows[TIME]))
-        return np.maximum.reduceat(uint64_values(rows[SEQUENCE])[panes.order], panes.starts)[panes.group_of_rows()]
+        return panes.greatest(uint64_values(rows[SEQUENCE]))[panes.group_of_rows()]
 
     def _as_stored(self, rows: pa.Table) -> pa.Table:
         """Sort rows in the order of files, which covers all sortable columns."""

@@ -27,7 +27,7 @@ from statebed.spark.plan.pieces import FAILED, REPORT, SUBTASK, Piece, pieces_of
 from statebed.spark.plan.routing import MaxEventTimes, PlacedGroups
 from statebed.spark.plan.topology import Route
 from statebed.spark.plan.worker_resources import freeze_heap, resources
-from statebed.state.memory.pages import give_back_pages
+from statebed.state.memory.pages import idle_pages
 from statebed.storage import ScopedStore, get_storage_provider
 from statebed.subtasks.figures import WaitTimer
 from statebed.subtasks.outbox import FILE_ROWS
@@ -99,20 +99,19 @@ class StageFunction:
         self, index: int, take: Callable[[list[Piece]], Mapping[int, Iterable[pa.RecordBatch]]]
     ) -> Iterator[Piece]:
         """Run the subtasks over the rows that `take` returns by branch; it collects what only passes this level."""
-        passing: list[Piece] = []
-        rows: Mapping[int, Iterable[pa.RecordBatch]] = {}
-        try:
-            rows = take(passing)
-            for work in self.works:
-                yield from self._subtask(work, index, rows)
-        except StorageError:
-            raise
-        except StatebedError as failure:
-            yield Piece(index, FAILED, pickle.dumps(failure))
-        yield from passing
-        # While the worker waits for its next task, it holds only memory in use.
-        rows = {}
-        give_back_pages()
+        with idle_pages.working():
+            passing: list[Piece] = []
+            rows: Mapping[int, Iterable[pa.RecordBatch]] = {}
+            try:
+                rows = take(passing)
+                for work in self.works:
+                    yield from self._subtask(work, index, rows)
+            except StorageError:
+                raise
+            except StatebedError as failure:
+                yield Piece(index, FAILED, pickle.dumps(failure))
+            yield from passing
+            del rows, passing  # before pages are returned
         freeze_heap()
 
     def _taken(
@@ -161,7 +160,7 @@ def _arrivals(
         if piece.branch in own:
             yield from ((piece.branch, rows) for rows in piece.batches())
         else:
-            passing.append(piece)
+            passing.extend(piece.encoded())
 
 
 def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:

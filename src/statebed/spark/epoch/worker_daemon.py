@@ -9,6 +9,7 @@ of PySpark's sources first on the path, which every process compiles again.
 """
 
 import gc
+import os
 import sys
 from importlib import import_module
 
@@ -26,6 +27,8 @@ LOADED = (
 def main() -> None:
     """Fork workers until Spark ends."""
     prefer_installed(sys.path)
+    # Other allocators of Arrow return pages by thread, so that a worker cannot return them while it waits for a task.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     for name in LOADED:
         import_module(name)
     gc.collect()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.arrays.columns import boolean_array, from_numpy, int64_values, uint64_values
@@ -38,7 +39,12 @@ class Piece(NamedTuple):
     subtask: int
     branch: int
     payload: Any
-    """Bytes, or a buffer that gives them without a copy."""
+    """Bytes, or a buffer that gives them without a copy; a table if the rows stay in the process that has read them."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the rows are not encoded."""
+        return isinstance(self.payload, pa.Table)
 
     def row(self) -> pa.RecordBatch:
         """Return the row of a DataFrame."""
@@ -50,7 +56,14 @@ class Piece(NamedTuple):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield its rows."""
-        yield from pa.ipc.open_stream(self.payload)
+        yield from self.payload.to_batches() if self.is_table else pa.ipc.open_stream(self.payload)
+
+    def encoded(self) -> "Iterator[Piece]":
+        """Yield the same rows as pieces that can be moved."""
+        if self.is_table:
+            yield from pieces(self.payload, self.branch, self.subtask)
+        else:
+            yield self
 
 
 def pieces_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
@@ -65,25 +78,33 @@ def pieces_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
 def routed(
     rows: pa.Table, branch: int, parallelism: int, *, broadcast: bool = False, only: int | None = None
 ) -> Iterator[Piece]:
-    """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask; those
-    of one subtask if `only` that is wanted.
+    """Yield the rows in pieces, each for the subtask that owns their key hashes, or all rows for every subtask.
+
+    With `only`, yield those of that subtask as a table, since it runs in this process.
     """
     if not rows.num_rows:
         return
-    if broadcast or parallelism == 1:
-        for index in range(parallelism) if only is None else (only,):
+    everywhere = broadcast or parallelism == 1
+    if only is not None:
+        own = rows if everywhere else rows.filter(boolean_array(_owners(rows, parallelism) == only))
+        if own.num_rows:
+            yield Piece(only, branch, own)
+        return
+    if everywhere:
+        for index in range(parallelism):
             yield from pieces(rows, branch, index)
         return
-    owners = subtask_of(uint64_values(rows[KEY_HASH]), parallelism)
-    if only is not None:
-        yield from pieces(rows.filter(boolean_array(owners == only)), branch, only)
-        return
+    owners = _owners(rows, parallelism)
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(parallelism + 1))
     placed = rows.take(from_numpy(order.astype(np.int64), pa.int64()))
     for index in range(parallelism):
         start, end = int(ends[index]), int(ends[index + 1])
         yield from pieces(placed.slice(start, end - start), branch, index)
+
+
+def _owners(rows: pa.Table, parallelism: int) -> npt.NDArray[np.uint16]:
+    return subtask_of(uint64_values(rows[KEY_HASH]), parallelism)
 
 
 def pieces(rows: pa.Table, branch: int, index: int) -> Iterator[Piece]:

@@ -19,10 +19,11 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.format.stream_schema import WEIGHT, Input
 from statebed.operators.input_rows import in_total_order
 from statebed.spark.plan.pieces import BRANCH, SEEN, Piece, routed
-from statebed.state.memory.pages import give_back_pages
+from statebed.state.memory.pages import idle_pages
 
 SOURCE = "_source"
 ROWS_AT_ONCE = 1 << 17
+OWN_ROWS_AT_ONCE = 1 << 14
 BYTES_AT_ONCE = 16 << 20
 """Bytes of rows collected before they are split: small pieces cost time, large ones memory."""
 
@@ -101,19 +102,23 @@ class RouteFunction:
 
     def __call__(self, batches: Iterator[pa.RecordBatch], *, only: int | None = None) -> Iterator[Piece]:
         """Yield the rows of all batches in pieces, and the maximum event times; with `only`, those of that subtask."""
+        with idle_pages.working():
+            yield from self._routed(batches, only)
+
+    def _routed(self, batches: Iterator[pa.RecordBatch], only: int | None) -> Iterator[Piece]:
         seen = MaxEventTimes()
         waiting: dict[int, list[pa.RecordBatch]] = {}
+        # Rows that are not sent anywhere need not be collected first, which copies them.
+        most_rows = ROWS_AT_ONCE if only is None else OWN_ROWS_AT_ONCE
         count = nbytes = 0
         for batch in batches:
             self._take(batch, waiting, seen)
             count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
-            if (count >= ROWS_AT_ONCE or nbytes >= BYTES_AT_ONCE) and not self.in_order:
+            if (count >= most_rows or nbytes >= BYTES_AT_ONCE) and not self.in_order:
                 yield from self._pieces(waiting, only)
                 waiting, count, nbytes = {}, 0, 0
         yield from self._pieces(waiting, only)
         yield from (piece for piece in seen.pieces() if only is None or piece.subtask == only)
-        del waiting
-        give_back_pages()
 
     def _take(self, batch: pa.RecordBatch, waiting: dict[int, list[pa.RecordBatch]], seen: MaxEventTimes) -> None:
         several = len(self.layouts) > 1

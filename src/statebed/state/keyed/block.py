@@ -445,10 +445,15 @@ def _run_of(held_run: SortedRun | FrozenRun) -> SortedRun:
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:
     if len(parts) == 1:
         return parts[0]
-    rows = np.concatenate([part[0] for part in parts])
-    marks = np.concatenate([part[1] for part in parts])
-    order = np.argsort(rows, kind="stable")
-    return rows[order], marks[order]
+    # No row is in two parts, so they are merged without a sort.
+    first = min(int(rows.min()) for rows, _ in parts)
+    count = max(int(rows.max()) for rows, _ in parts) + 1 - first
+    all_marks, is_there = np.empty(count, dtype=np.uint8), np.zeros(count, dtype=np.bool_)
+    for rows, marks in parts:
+        places = rows - first
+        all_marks[places], is_there[places] = marks, True
+    places = np.flatnonzero(is_there)
+    return places + first, all_marks[places]
 
 
 def _at(times: Times | None, rows: Rows) -> Times | None:

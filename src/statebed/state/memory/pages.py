@@ -11,7 +11,8 @@ its time. Pages are therefore returned each time a fixed part of the budget was 
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -77,6 +78,45 @@ def give_back_pages() -> None:
     _release_default_pool()
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+class IdlePages:
+    """Returns unused pages to the system once a process has been idle for a while. The next task would request them
+    again: each page takes two microseconds, and a task needs thousands.
+    """
+
+    def __init__(self, idle_seconds: float, *, by_thread: bool) -> None:
+        """With `by_thread`, the allocator returns only pages of the calling thread, so that thread cannot wait."""
+        self._idle_seconds = idle_seconds
+        self._by_thread = by_thread
+        self._lock = threading.Lock()
+        self._working = 0
+        self._timer: threading.Timer | None = None
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Run a task. The pages that it leaves unused are returned later, unless another task follows."""
+        with self._lock:
+            self._working += 1
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._working -= 1
+                if self._by_thread:
+                    give_back_pages()
+                elif not self._working:
+                    self._timer = threading.Timer(self._idle_seconds, give_back_pages)
+                    self._timer.daemon = True
+                    self._timer.start()
+
+
+IDLE_SECONDS = 1.0
+idle_pages = IdlePages(IDLE_SECONDS, by_thread=pa.default_memory_pool().backend_name != "system")
+"""Pages of the tasks of this process."""
 
 
 def count_processed(nbytes: int) -> None:

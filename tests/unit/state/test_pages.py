@@ -139,9 +139,11 @@ def test_a_thread_that_alone_can_return_its_pages_does_not_wait(returned: thread
 
 
 DAEMON = """
+import sys
+import types
 import statebed.spark.epoch.worker_daemon as daemon
 daemon.LOADED = ("statebed.state.memory.pages",)
-daemon.manager = lambda: None
+sys.modules["pyspark.daemon"] = types.SimpleNamespace(manager=lambda: None)
 daemon.main()
 from statebed.state.memory.pages import idle_pages
 print(idle_pages._by_thread)

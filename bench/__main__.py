@@ -18,6 +18,7 @@ from bench import (
     prefetch,
     process,
     queries,
+    restart,
     result_files,
     scale,
     spark,
@@ -41,6 +42,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "queries": (
         queries.run,
         "queries of Spark and SQL text: planning, and speed against the same jobs in our API",
+    ),
+    "restart": (
+        restart.run,
+        "how much of the state the first epoch after a restart without caches reads, on disk and S3",
     ),
     "scale": (scale.run, "1,000 subtasks and 10 TB on S3: requests, bytes, dollars, times, and where it breaks"),
     "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),

@@ -19,7 +19,7 @@ from statebed.storage import ObjectStore, get_storage_provider
 
 READY_WITHIN_SECONDS = 60.0
 _NO_FEATURES = ("-s3.iam=false", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0")
-_SMALL = ("-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20")
+_SMALL = ("-master.telemetry=false", "-volume.max=20")
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path) -> Iterator[S3Server]:
+def running_server(folder: Path, *, volume_mb: int = 64) -> Iterator[S3Server]:
     """Start the server in an empty folder, make the bucket, and end the server by its id."""
     ports = free_ports(8)
     server = S3Server(endpoint=f"http://127.0.0.1:{ports[6]}")
     with (
         without_proxy(),
         (folder / "server.log").open("wb") as log,
-        subprocess.Popen(_command(folder, server, ports), stdout=log, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(_command(folder, server, ports, volume_mb), stdout=log, stderr=subprocess.STDOUT) as process,
     ):
         try:
             _wait_until_ready(process, server, folder / "server.log")
@@ -90,7 +90,7 @@ def _weed() -> str:
     return str(Path(sys.executable).parent / "weed")
 
 
-def _command(folder: Path, server: S3Server, ports: tuple[int, ...]) -> tuple[str, ...]:
+def _command(folder: Path, server: S3Server, ports: tuple[int, ...], volume_mb: int) -> tuple[str, ...]:
     data = folder / "data"
     data.mkdir()
     identity = {
@@ -107,7 +107,15 @@ def _command(folder: Path, server: S3Server, ports: tuple[int, ...]) -> tuple[st
         for offset, kind in enumerate(("", ".grpc"))
     )
     place = (f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={config}")
-    return (_weed(), "server", *place, *numbered, *_NO_FEATURES, *_SMALL)
+    return (
+        _weed(),
+        "server",
+        *place,
+        *numbered,
+        *_NO_FEATURES,
+        *_SMALL,
+        f"-master.volumeSizeLimitMB={volume_mb}",
+    )
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], server: S3Server, log: Path) -> None:

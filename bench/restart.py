@@ -1,11 +1,11 @@
 """The first epoch after a restart that has lost every cache: how much of the state it reads, and how long it takes.
 
 State is built in a local folder or on a real S3 server (seaweedfs on loopback) by the subtasks of one operator, and
-compacted. Then each subtask starts as after the loss of its machine: no host cache, a small memory budget, with the
-same parallelism or another one. The rows of the epoch belong to 1 % of the keys:
+compacted. Then all subtasks start on a new host, whose cache is empty, with the same parallelism or another one. The
+rows of the epoch belong to 1 % of the keys:
 
-- *random keys*: every 131,072 rows of a file, the size of a row group, contain touched keys;
-- *keys of the last epochs*: keys that were written last, as in a state with hot keys;
+- *random keys*: each row group, which has up to 131,072 rows, contains some of them, so everything is read;
+- *keys of the last epochs*: keys that were written last, as in a state with hot keys, are found in the newest files;
 - *new windows*: a window only appends, so it reads nothing before it closes.
 
 Each epoch is checked by its output, and the bytes read are compared with those of all live files.
@@ -60,8 +60,10 @@ _BUILD_BYTES = 2 << 30
 _BUDGET_BYTES = 256 << 20
 _CACHE_BYTES = 16 << 30
 _QUICK_KEYS = 6_000_000
-_KEYS = 160_000_000
+_KEYS = 270_000_000
 """About 4 GB of state."""
+
+_OUTPUT = pa.schema([("n", pa.int64()), ("_weight", pa.int64())])
 
 
 class CountingStore:
@@ -145,29 +147,29 @@ class StoredState:
         files = self._live_files()
         self._store.watched = files.keys()
         self._store.bytes_read = self._store.requests = 0
-        seconds = rows_out = 0.0
+        seconds, outputs = 0.0, [_OUTPUT.empty_table()]
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            cache = HostCache(Path(folder) / "cache", _CACHE_BYTES)
             for index, batch in enumerate(self._batches(ids, parallelism)):
                 tiers = Tiers(MemoryController(_BUDGET_BYTES), folder=Path(folder) / f"spill-{index}")
-                cache = HostCache(Path(folder) / f"cache-{index}", _CACHE_BYTES)
                 with contextlib.closing(tiers):
                     start = time.perf_counter()
                     report = self._run(index, parallelism, batch, tiers, cache)
                     seconds += time.perf_counter() - start
-                rows_out += self._rows_of_keys(report)
+                outputs += self._outputs(report)
         read, requests = self._store.bytes_read, self._store.requests
         self._store.watched = ()
-        if self._operator is OPERATORS[AGGREGATE] and rows_out != len(ids):
-            raise SystemExit(f"restart: rows of the touched keys add up to {rows_out:,.0f}, not {len(ids):,}")
+        if self._is_changelog:
+            _check(pa.concat_tables(outputs), ids)
         return FirstEpoch(seconds, read, requests, sum(files.values()))
 
-    def _rows_of_keys(self, report: SubtaskReport) -> float:
-        """Return by how much the counts of all keys have grown: a result less the one that it replaces."""
-        grown = 0.0
-        for file in report.outbox:
-            rows = pq.read_table(pa.BufferReader(self._store.get(file.path)), columns=["n", "_weight"])
-            grown += pc.sum(pc.multiply(rows["n"], rows["_weight"])).as_py() or 0
-        return grown
+    def _outputs(self, report: SubtaskReport) -> list[pa.Table]:
+        files = [pa.BufferReader(self._store.get(file.path)) for file in report.outbox]
+        return [pq.read_table(file, columns=_OUTPUT.names).cast(_OUTPUT) for file in files if self._is_changelog]
+
+    @property
+    def _is_changelog(self) -> bool:
+        return self._operator is OPERATORS[AGGREGATE]
 
     def _write(self, ids: Ids, tiers: Tiers) -> None:
         self._epoch += 1
@@ -228,6 +230,14 @@ class StoredState:
             for table in metadata.tables.values():
                 files |= {file.path: file.size for part in table.subtasks.values() for file in part.files}
         return files
+
+
+def _check(output: pa.Table, ids: Ids) -> None:
+    """Check that each touched key had a result before, and that the counts have grown by the rows of the epoch."""
+    replaced = pc.sum(pc.less(output["_weight"], 0)).as_py() or 0
+    grown = pc.sum(pc.multiply(output["n"], output["_weight"])).as_py() or 0
+    if (replaced, grown) != (len(np.unique(ids)), len(ids)):
+        raise SystemExit(f"restart: {replaced:,} results were replaced and counts grew by {grown:,}; {len(ids):,} rows")
 
 
 PATTERNS = (

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.spark.cases import STORES, Case, Kind, Side
+from bench.spark.checkpoint_bytes import checkpoint_bytes
 from bench.spark.gate import Gate
 from bench.spark.ours import run_ours
 from bench.spark.theirs import run_theirs, settings
@@ -40,7 +41,7 @@ def main() -> None:
     batches = len(list((inputs / "a").iterdir()))
     gate.close(batches)
     phases = _run(session, side, case, inputs=inputs, own=own / "run", gate=gate)
-    gate.say(phases=phases, waited=gate.waited)
+    gate.say(phases=phases, waited=gate.waited, checkpoint_bytes=checkpoint_bytes(side, own / "run", batches))
     session.stop()
 
 

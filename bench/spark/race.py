@@ -6,6 +6,7 @@ each are compared with DuckDB's answer.
 """
 
 import shutil
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -100,6 +101,17 @@ def _tell(
                 target=1.0,
             )
         )
+        if ours.checkpoint_bytes and racer.checkpoint_bytes:
+            report.add(
+                smaller(
+                    case.name,
+                    racer.side.value,
+                    "state written per batch",
+                    ours=_checkpoint_bytes(ours, files),
+                    theirs=_checkpoint_bytes(racer, files),
+                    unit="bytes",
+                )
+            )
     for racer in racers:
         seconds = [f"{batch.seconds:.2f}" for batch in racer.batches]
         peak = peaks[racer.process.pid]
@@ -120,6 +132,11 @@ def _processor_ms(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
     one = files[racer.side]
     spent = sum(batch.processor_seconds for batch in racer.batches[one.warm :])
     return 1e3 * spent / (one.measured * one.rows / 1e6)
+
+
+def _checkpoint_bytes(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
+    """Return the mean of the last batches."""
+    return statistics.mean(racer.checkpoint_bytes[-files[racer.side].measured :])
 
 
 def _phases(racer: Racer[Side], files: Mapping[Side, Files]) -> str:

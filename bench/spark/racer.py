@@ -46,6 +46,8 @@ class Racer(Generic[SideT]):
     batches: list[Batch] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
+    checkpoint_bytes: list[int] = field(default_factory=list)
+    """Bytes of state written for each batch, the last of them at the end; only of the race on Spark."""
 
     @classmethod
     def start(cls, side: SideT, program: Sequence[str], folder: Path) -> "Racer[SideT]":
@@ -87,6 +89,7 @@ class Racer(Generic[SideT]):
         self._release()
         last = self._expect("phases")
         self.phases, self.waited = last["phases"], last["waited"]
+        self.checkpoint_bytes = last.get("checkpoint_bytes", [])
         self.process.wait(_TIMEOUT_SECONDS)
         self.errors.close()
 

@@ -9,7 +9,7 @@ hold the key. Spilling the block again freezes the rows in memory as one more ru
 budgets and locks; `Blocks` takes care of both.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,8 @@ class Block:
         self._loose = LooseRuns(owned, main)
         """Rows in memory."""
         self._frozen = frozen
+        self._opened: frozenset[str] | None = None
+        """Files of the store whose rows it has, if there may be older ones whose rows it lacks."""
         self.asked = 0
         """Number of keys looked up since the block was spilled."""
         self._located: tuple[KeyBatch, int, int, list[BatchMatches], Rows] | None = None
@@ -66,6 +68,13 @@ class Block:
     def present(self) -> bool:
         """Whether its rows are on this host, in memory or in mapped files."""
         return bool(self._loose.runs) or bool(self._frozen)
+
+    @property
+    def opened(self) -> frozenset[str] | None:
+        """Files of the store that it was loaded from, or None if it has the rows of all. Otherwise, rows of other files
+        are older than those that it has.
+        """
+        return self._opened
 
     @property
     def spilled(self) -> bool:
@@ -158,8 +167,15 @@ class Block:
             if held.any():
                 pieces.append(BatchMatches(frozen.run, frozen, at.compress(held), rows.compress(held)))
                 rows = rows.compress(~held)
+        assert self._opened is None or not len(rows), "keys were looked up in a block before its older files were read"
         self._located = (batch, start, end, pieces, rows) if remember else None
         return pieces, rows
+
+    def missing(self, batch: KeyBatch, start: int, end: int) -> bool:
+        """Return whether some keys of rows `start` to `end` of a batch are in no run."""
+        part = batch.slice(start, end)
+        _, rows = self._loose.find(part, np.arange(end - start, dtype=np.int64))
+        return len(missing_in(self._frozen, part, rows)) > 0
 
     def elements(self, groups: Groups, span: GroupSpan, expired_until: int | None) -> list[BatchMatches]:
         """Return the live rows of some groups, run by run; `BatchMatches.rows` holds group numbers."""
@@ -327,13 +343,20 @@ class Block:
 
     # ---- moving ------------------------------------------------------------------------------------------
 
-    def install(self, rows: SortedRun | tuple[FrozenRun, ...]) -> None:
-        """Install rows loaded from the files of the store, as a run in memory or as frozen runs, newest first."""
-        self._located = None
+    def install(self, rows: SortedRun | tuple[FrozenRun, ...], *, opened: frozenset[str] | None = None) -> None:
+        """Install rows loaded from the files of the store, as a run in memory or as frozen runs, newest first. `opened`
+        are these files if there are older ones.
+        """
+        self._located, self._opened = None, opened
         if isinstance(rows, tuple):
             self._frozen = rows
         else:
             self._have(rows)
+
+    def complete(self, older: tuple[FrozenRun, ...]) -> None:
+        """Add the rows of the files that were not opened before, newest first."""
+        self._frozen = (*self._frozen, *older)
+        self._located = self._opened = None
 
     @property
     def needs_merge(self) -> bool:
@@ -435,7 +458,16 @@ class Block:
         for frozen_run in self._frozen:
             frozen_run.remove()
         self._frozen = ()
-        self._located = None
+        self._located = self._opened = None
+
+
+def missing_in(frozen: Iterable[FrozenRun], part: KeyBatch, rows: Rows) -> Rows:
+    """Return those rows of a batch whose keys are in none of the runs."""
+    for frozen_run in frozen:
+        if not len(rows):
+            break
+        rows = rows.compress(~frozen_run.run.find(part.select(rows))[1])
+    return rows
 
 
 def _run_of(held_run: SortedRun | FrozenRun) -> SortedRun:

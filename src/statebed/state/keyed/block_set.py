@@ -21,7 +21,8 @@ import numpy as np
 from statebed.arrays.key_hash import Hashes
 from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.keyed.block import BLOCK_BYTES, Block
+from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.block import BLOCK_BYTES, Block, missing_in
 from statebed.state.keyed.block_reload import BlockReload
 from statebed.state.keyed.cuts import joined, ranges_between
 from statebed.state.keyed.durable import DurableRows
@@ -155,13 +156,49 @@ class Blocks:
             self._holder = None
             self._lock.release()
 
-    def available(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
-        """Return the same as `of`, after bringing the rows of these blocks to memory or mapped files. Call without the
-        lock.
+    def available(self, batch: KeyBatch) -> list[tuple[Slot, int, int]]:
+        """Return the same as `of`, after bringing the rows of a batch's keys to memory or mapped files. Call without
+        the lock.
         """
-        spans = self.of(hashes)
-        moved = [slot for slot, start, end in spans if self.fetch(slot, hashes[start:end])]
-        return self.of(hashes) if moved else spans
+        spans = self.of(batch.hashes)
+        moved = [slot for slot, start, end in spans if self._fetch_keys(slot, batch, start, end)]
+        return self.of(batch.hashes) if moved else spans
+
+    def _fetch_keys(self, slot: Slot, batch: KeyBatch, start: int, end: int) -> bool:
+        """Bring the rows of some keys to this host. Return True if the blocks may have been split.
+
+        Files without a copy on this host are read from the newest on, until all keys are found.
+        """
+        block = slot.block
+        if block.opened is not None:
+            with self.locked():
+                missing = block.missing(batch, start, end)
+            if not missing:
+                self.counts.hits += 1
+                return False
+        newest_first = None if block.present else self._durable.newest_first(block.owned)
+        if newest_first is None:
+            return self.fetch(slot, batch.hashes[start:end])
+        self.counts.misses += 1
+        self._load_newest(slot, newest_first, batch.slice(start, end))
+        return True
+
+    def _load_newest(self, slot: Slot, newest_first: Iterable[tuple[str, FrozenRun | None]], part: KeyBatch) -> None:
+        """Load files of a block, the newest first, until all keys of a batch are found."""
+        changes, rows = slot.changes, np.arange(len(part), dtype=np.int64)
+        runs: list[FrozenRun] = []
+        opened: set[str] = set()
+        for path, run in newest_first:
+            if run is None:
+                break
+            opened.add(path)
+            if len(run.run):
+                runs.append(run)
+                rows = missing_in([run], part, rows)
+            if not len(rows) and runs:
+                self._install(slot, changes, tuple(runs), opened=frozenset(opened))
+                return
+        self.load(slot)
 
     def fetch(self, slot: Slot, hashes: Hashes | None = None) -> bool:
         """Bring the rows of a block to this host. Return True if the blocks may have been split.
@@ -170,6 +207,7 @@ class Blocks:
         """
         block = slot.block
         if block.present:
+            self._load_older(slot)
             self.counts.hits += 1
             return block.spilled and block.asked > block.rows and self._thaw(slot)
         self.counts.misses += 1
@@ -308,16 +346,43 @@ class Blocks:
             self._evict(slot)
         return installed
 
-    def _install(self, slot: Slot, changes: int, loaded: SortedRun | tuple[FrozenRun, ...]) -> bool:
+    def _load_older(self, slot: Slot) -> None:
+        """Load the older files of a block of which only the newest were needed. Call without the lock."""
+        changes, owned, opened = slot.changes, slot.block.owned, slot.block.opened
+        if opened is None:
+            return
+        older = self._durable.copies(owned, besides=opened)
+        if not older:
+            reader, piece = self._durable.reader_of(owned, besides=opened), self._memory.segment_bytes
+            with self._memory.reserve(self._owner, Purpose.RESTORES, _COPIES * piece):
+                pieces = self._durable.load_pieces(reader, owned, piece_bytes=piece)
+                max_rows = self._durable.max_rows(owned)
+                older = (FrozenRun.write(pieces, self._table, self._tiers.folder, max_rows=max_rows),)
+        with self.locked():
+            if slot.changes == changes and slot.block.opened is opened:
+                slot.block.complete(older)
+                self._charges.account(slot, self._memory.moment())
+                return
+        for unused in older:
+            unused.remove()
+
+    def _install(
+        self,
+        slot: Slot,
+        changes: int,
+        loaded: SortedRun | tuple[FrozenRun, ...],
+        *,
+        opened: frozenset[str] | None = None,
+    ) -> bool:
         """Install rows that were loaded when the block was at version `changes`; discard them and return False if it
-        has changed since.
+        has changed since. `opened` are the files that were loaded, if there are older ones.
         """
         with self.locked():
             if slot.gone or slot.block.present or slot.changes != changes:
                 for unused in loaded if isinstance(loaded, tuple) else ():
                     unused.remove()
                 return False
-            slot.block.install(loaded)
+            slot.block.install(loaded, opened=opened)
             slot.changes += 1
             self.counts.loads += 1
             self._charges.account(slot, self._memory.moment())
@@ -336,6 +401,7 @@ class Blocks:
 
         Return False if the block has changed in the meantime. Any thread may call this, without the lock.
         """
+        self._load_older(slot)
         with self._memory.reserve(self._owner, Purpose.RESTORES, slot.block.reload_bytes):
             with self.locked():
                 returning = BlockReload(slot.block)
@@ -413,6 +479,7 @@ class Blocks:
             self._evict(slot)
         if not slot.block.to_merge(max_bytes=self._spilled_bytes):
             return
+        self._load_older(slot)
         piece = self._memory.segment_bytes
         with self._memory.reserve(self._owner, Purpose.MERGES, _COPIES * piece), self.locked():
             blocks = slot.block.merge(self._tiers.folder, max_bytes=self._spilled_bytes, piece_bytes=piece)

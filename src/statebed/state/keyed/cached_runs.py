@@ -26,7 +26,7 @@ from statebed.state.keyed.mapped_run import FrozenRun
 from statebed.state.keyed.run_files import append_file_rows, append_index, kinds_of
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import MemoryController, Purpose
-from statebed.state.tiers.column_files import ColumnFileWriter
+from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 from statebed.storage import ObjectStore
 
 _LAYOUT = "keyed 1"
@@ -79,36 +79,51 @@ class CachedRuns:
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
         """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""
         runs = []
-        for file in sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first), reverse=True):
-            wanted = intersection(file.owned, owned)
-            if wanted is None or not holds_some(file):
-                continue
-            run = self._run(file)
+        for _, run in self.newest_first(files, owned):
             if run is None:
                 return None
-            runs.append(run.part(wanted))
+            runs.append(run)
         return tuple(run for run in runs if len(run.run))
 
-    def _run(self, file: pb.FileEntry) -> FrozenRun | None:
-        if file.path not in self._open:
-            opened = self._opened(file)
-            if opened is None:
-                return None
-            self._open[file.path] = opened
-        return self._open[file.path]
+    def newest_first(
+        self, files: Iterable[pb.FileEntry], owned: pb.HashRange
+    ) -> Iterator[tuple[pb.FileEntry, FrozenRun | None]]:
+        """Yield each file that may have rows in a range, with these rows, or None if it cannot be copied. A file is
+        copied when it is reached.
+        """
+        for file in sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first), reverse=True):
+            wanted = _rows_wanted(file, owned)
+            if wanted is not None:
+                run = self._existing(file)
+                if run is None:
+                    run = self._new(file)
+                yield file, None if run is None else run.part(wanted)
 
-    def _opened(self, file: pb.FileEntry) -> FrozenRun | None:
-        whole, part = self._label(file, None), self._label(file, self._owned)
-        for label in (whole, part):
+    def has_copies(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> bool:
+        """Return whether all files that may have rows in a range have copies already."""
+        return all(self._existing(file) is not None for file in files if _rows_wanted(file, owned) is not None)
+
+    def _existing(self, file: pb.FileEntry) -> FrozenRun | None:
+        run = self._open.get(file.path)
+        if run is not None:
+            return run
+        for label in (self._label(file, None), self._label(file, self._owned)):
             copy = self._cache.open(label)
             if copy is not None:
-                return FrozenRun.shared(copy, self._table)
+                return self._opened(file, copy)
+        return None
+
+    def _new(self, file: pb.FileEntry) -> FrozenRun | None:
         own = None if share_in(file, self._owned) >= _SMALL_PART else self._owned
-        label = whole if own is None else part
+        label = self._label(file, own)
         if not self._cache.writable or not self._copied(file, label, own):
             return None
         copy = self._cache.open(label)
-        return None if copy is None else FrozenRun.shared(copy, self._table)
+        return None if copy is None else self._opened(file, copy)
+
+    def _opened(self, file: pb.FileEntry, copy: ColumnFile) -> FrozenRun:
+        self._open[file.path] = FrozenRun.shared(copy, self._table)
+        return self._open[file.path]
 
     def _copied(self, file: pb.FileEntry, label: str, owned: pb.HashRange | None) -> bool:
         def write(copy: ColumnFileWriter) -> None:
@@ -140,3 +155,8 @@ class CachedRuns:
         keys = "\n".join(self._table.key_names).encode()
         schema = self._table.file_schema.serialize().to_pybytes()
         return digest(b"\0".join([schema, keys, self._table.config.keyed.defaults]))
+
+
+def _rows_wanted(file: pb.FileEntry, owned: pb.HashRange) -> pb.HashRange | None:
+    """Return the part of a range in which the file may have rows, or None if there is none."""
+    return intersection(file.owned, owned) if holds_some(file) else None

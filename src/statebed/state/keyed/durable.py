@@ -7,7 +7,7 @@ be called by any thread. Readers see the files of the last complete change.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -148,17 +148,29 @@ class DurableRows:
         """Whether files may be read from copies on this host instead of being decoded."""
         return self._images is not None
 
-    def copies(self, owned: pb.HashRange) -> tuple[FrozenRun, ...]:
-        """Return copies of the rows in a range of hashes, newest first. If there are none, the rows have to be
-        loaded.
+    def copies(self, owned: pb.HashRange, *, besides: Collection[str] = ()) -> tuple[FrozenRun, ...]:
+        """Return copies of the rows in a range of hashes, newest first, without those of files `besides`. If there are
+        none, the rows have to be loaded.
         """
         if self._images is None:
             return ()
-        return self._images.runs([file for file in self.files if overlaps(file.owned, owned)], owned) or ()
+        return self._images.runs(self._files_of(owned, besides), owned) or ()
 
-    def reader_of(self, owned: pb.HashRange) -> RangeReader:
-        """Return a reader of all files that may have rows in a range."""
-        return self.reader(file for file in self.files if overlaps(file.owned, owned))
+    def newest_first(self, owned: pb.HashRange) -> Iterator[tuple[str, FrozenRun | None]] | None:
+        """Yield the path of each file that may have rows in a range, with a copy of these rows, or None if it cannot be
+        copied. Return None if that saves nothing: rows are not looked up in copies, or all files have copies already.
+        """
+        files = self._files_of(owned)
+        if self._images is None or not self.mapped or self._images.has_copies(files, owned):
+            return None
+        return ((file.path, run) for file, run in self._images.newest_first(files, owned))
+
+    def reader_of(self, owned: pb.HashRange, *, besides: Collection[str] = ()) -> RangeReader:
+        """Return a reader of all files, but those `besides`, that may have rows in a range."""
+        return self.reader(self._files_of(owned, besides))
+
+    def _files_of(self, owned: pb.HashRange, besides: Collection[str] = ()) -> list[pb.FileEntry]:
+        return [file for file in self.files if overlaps(file.owned, owned) and file.path not in besides]
 
     def load(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> SortedRun:
         """Load the newest row of each key in a range of hashes, without deleted rows."""

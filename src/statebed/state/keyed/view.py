@@ -263,7 +263,7 @@ class KeyedView:
         batch = self._batch(keys)
         had_values = np.zeros(len(batch), dtype=np.bool_)
         with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
-            parts = self._blocks.available(batch.hashes)
+            parts = self._blocks.available(batch)
             with self._blocks.locked():
                 for slot, start, end in parts:
                     alive = self._alive(slot.block.locate(batch, start, end)[0])
@@ -516,7 +516,7 @@ class KeyedView:
     def _matches(self, batch: KeyBatch) -> Iterator[BatchMatches]:
         """Yield the live rows that have keys of a batch, with the lock held."""
         with self._blocks.operation(_ROW_BYTES * len(batch)):
-            for slot, start, end in self._blocks.available(batch.hashes):
+            for slot, start, end in self._blocks.available(batch):
                 with self._blocks.locked():
                     remember = self._last_batch is not None
                     yield from self._alive(slot.block.locate(batch, start, end, remember=remember)[0])
@@ -556,7 +556,7 @@ class KeyedView:
         self._blocks.await_loans(unique.hashes)
         # New keys may make a block merge its runs or split, which copies its rows.
         with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
-            parts = self._blocks.available(unique.hashes)
+            parts = self._blocks.available(unique)
             with self._blocks.locked():
                 located = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
                 alive = self._alive([piece for _, pieces, _ in located for piece in pieces])
@@ -658,7 +658,11 @@ class KeyedView:
         count = 0
         for slot in self._blocks:
             owned = slot.block.owned
-            due = slot.block.may_expire(until) if slot.block.present else self._durable.may_hold(owned, None, until)
+            block = slot.block
+            whole = block.present and block.opened is None
+            due = (block.present and block.may_expire(until)) or (
+                not whole and self._durable.may_hold(owned, None, until)
+            )
             if due:
                 count += self._delete_where(owned, pick, self.dependents)
                 with self._blocks.locked():
@@ -706,7 +710,7 @@ class KeyedView:
         rows = RowSet(pa.table(wanted), keys=names)
         done = np.zeros(len(batch), dtype=np.bool_)
         with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
-            parts = self._blocks.available(batch.hashes)
+            parts = self._blocks.available(batch)
             with self._blocks.locked():
                 for slot, start, end in parts:
                     for piece in self._alive(slot.block.locate(batch, start, end)[0]):

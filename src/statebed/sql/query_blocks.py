@@ -17,7 +17,12 @@ from statebed.sql.sql_tokens import SqlToken, SqlTokenKind
 _NAME_HINT = re.compile(r"\s*NAME\s*\(\s*(?P<quote>['\"`]?)(?P<name>[^'\"`]*)(?P=quote)\s*\)\s*", re.IGNORECASE)
 _NAME_COMMENT = re.compile(r"--[ \t]*name:[ \t]*(?P<name>\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _HINT = "write /*+ NAME('per_minute') */ after SELECT"
-_JOIN_WORDS = ("ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "WHERE", "GROUP", "ORDER", "UNION")
+_NO_ALIASES = (
+    "AND", "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "ELSE", "END", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER",
+    "INTERSECT", "JOIN", "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "OR", "ORDER", "PIVOT",
+    "RIGHT", "SEMI", "SORT", "THEN", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW"
+)  # fmt: skip
+"""Words that may follow a subquery without an alias."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def _label(source: SqlText, tokens: Sequence[SqlToken], opening: int, closing: i
     after = closing + 1
     if after < len(tokens) and tokens[after].is_word("AS"):
         after += 1
-    if after < len(tokens) and tokens[after].is_name and not tokens[after].is_word(*_JOIN_WORDS):
+    if after < len(tokens) and tokens[after].is_name and not tokens[after].is_word(*_NO_ALIASES):
         return _name(source, tokens[after])
     return None
 

@@ -173,6 +173,24 @@ def test_unnest_is_explode() -> None:
     assert joined == "SELECT tag FROM bids CROSS JOIN LATERAL explode(tags) AS t(tag)"
 
 
+@pytest.mark.parametrize(
+    ("following", "label"),
+    [
+        ("LATERAL VIEW explode(tags) AS tag", "out"),
+        ("NATURAL JOIN d", "out"),
+        ("HAVING n > 3", "out"),
+        ("LIMIT 3", "out"),
+        ("EXCEPT SELECT 1", "out"),
+        ("AS `lateral` LATERAL VIEW explode(tags) AS tag", "lateral"),
+        ("hot LATERAL VIEW explode(tags) AS tag", "hot"),
+    ],
+)
+def test_a_word_behind_a_subquery_is_its_name_only_if_it_is_no_clause(following: str, label: str) -> None:
+    query = rewritten(f"SELECT * FROM (SELECT a FROM bids) {following}")
+    place = query.rewritten.source.text.index("SELECT a")
+    assert block_at(query.blocks, SqlSpan(place, place + 1)).label == label
+
+
 def test_blocks_are_named_after_ctes_aliases_and_hints() -> None:
     text = """
     WITH per_minute AS (SELECT k, count(*) n FROM bids GROUP BY k),

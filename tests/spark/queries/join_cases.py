@@ -27,6 +27,19 @@ def _deduplicated(how: str) -> Case:
     return Case(f"deduplicated_rows_joined_{how}", build)
 
 
+def _three_streams(how: str) -> Case:
+    def build(t: Tables) -> DataFrame:
+        pairs = sides(t)[0].join(sides(t)[1], F.expr(RANGE)).select("k", "v", "v2", "ts2")
+        third = t.marked().where("v % 3 = 0").selectExpr("k as k3", "ts as ts3", "v as v3")
+        return pairs.join(third, F.expr("k = k3 and ts3 between ts2 and ts2 + interval 10 seconds"), how)
+
+    return Case(f"three_streams_{how}", build)
+
+
+def _by_time(t: Tables) -> DataFrame:
+    return t.marked().where("k is not null").groupBy("ts", "k").agg(F.sum("v").alias("s"))
+
+
 JOINS = [
     *(join("range", how, RANGE) for how in ("rightOuter",)),
     *(join("around", how, AROUND) for how in ("inner", "leftOuter", "rightOuter")),
@@ -45,6 +58,12 @@ JOINS = [
             ("rows_whose_time_is_dropped", lambda t: t.marked(), lambda t: t.marked("b")),
             ("equal_rows", lambda t: t.read().union(t.read()), lambda t: t.read("b")),
         )
+    ),
+    *(_three_streams(how) for how in ("inner", "leftOuter")),
+    Case("groups_by_time_joined_left", lambda t: _by_time(t).join(sides(t)[1], F.expr(RANGE), "left")),
+    Case(
+        "window_over_a_join_of_groups_by_time",
+        lambda t: _by_time(t).join(sides(t)[1], F.expr(RANGE)).groupBy(F.window("ts2", "30 seconds")).count(),
     ),
     *(_deduplicated(how) for how in ("inner", "leftOuter", "rightOuter", "fullOuter")),
     Case(

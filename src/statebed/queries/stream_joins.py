@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from statebed.errors import StatebedError
 from statebed.flow.intervals import Interval
-from statebed.flow.joins import AsOf, as_of
+from statebed.flow.joins import AsOf, Eq, as_of, eq
 from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import MILLISECOND_US
 from statebed.format.stream_schema import Changes
@@ -123,10 +123,16 @@ class _Join:
         check_collations(equal)
         names = [f"join_key_{place}" for place in range(len(equal))]
         window = self._pending_window(names)
-        left = self._side(self.left, dict(zip(names, (a for a, _ in equal), strict=True)), window, ())
-        keys = [name for name in left.behind.columns if name.startswith("join_key_")]
+        own = self._own_keys()
+        added = [(name, *pair) for place, (name, pair) in enumerate(zip(names, equal, strict=True)) if place not in own]
+        left = self._side(self.left, {name: a for name, a, _ in added}, window, ())
+        keys: list[str | Eq] = [name for name in left.behind.columns if name.startswith("join_key_")]
         avoid = [name for name in left.behind.columns if name not in keys]
-        right = self._side(self.right, dict(zip(names, (b for _, b in equal), strict=True)), window, avoid)
+        right = self._side(self.right, {name: b for name, _, b in added}, window, avoid)
+        for a, b in (equal[place] for place in own):
+            keys.append(eq(left.columns[a.id], right.columns[b.id]))
+            # A pair has one column of both keys.
+            right = replace(right, columns={**right.columns, b.id: left.columns[a.id]})
         columns, windows = {**left.columns, **right.columns}, {**left.windows, **right.windows}
         self._check_one_sided()
         within = None if self.as_of is not None else self._within(left, right)
@@ -156,6 +162,26 @@ class _Join:
         except StatebedError as error:
             raise UntranslatableError(error.what, error.fix) from error
         return self._described(left, right, stream, within)
+
+    def _own_keys(self) -> list[int]:
+        """Return the equalities of columns that are equal bit for bit in a pair, and need no column of their own."""
+        if self.how not in {"inner", "semi"} or self.as_of is not None:
+            return []
+        places: list[int] = []
+        used: set[int] = set()
+        for place, (a, b) in enumerate(self.conditions.equal):
+            sides = ((a, self.left), (b, self.right))
+            is_plain = all(
+                key.is_attribute
+                and key.id not in {*used, *side.windows, *side.pending, *side.pending_parts, *side.shapes}
+                and key.type_json not in {"float", "double"}
+                and not isinstance(key.type_json, dict)
+                for key, side in sides
+            )
+            if is_plain:
+                places.append(place)
+                used |= {a.id, b.id}
+        return places
 
     def _side(self, relation: Relation, keys: Mapping[str, Expr], window: str | None, avoid: Sequence[str]) -> Relation:
         """Return a side with a column for each key; a window that an operator computed has two, on both sides."""

@@ -147,7 +147,7 @@ class Result:
         return sum(map(int, PASSED.findall(self.output)))
 
 
-KEYED = ("tests/model/test_engine_model.py", "tests/model/test_keyed_view.py", "tests/unit/state/test_keyed*.py")
+KEYED = ("tests/model/test_keyed_view.py", "tests/unit/state/test_keyed*.py")
 SPARK_CLASSES = Part(
     "spark classes",
     10_000,

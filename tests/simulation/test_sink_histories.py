@@ -306,12 +306,20 @@ def test_p9_after_every_history_the_rows_are_there_or_the_start_is_refused(world
     check_history(world, name)
 
 
+KINDS_IN_TURN = (
+    *("delta", "iceberg by key", "delta by key", "delta"),
+    *("delta by key", "iceberg", "delta", "delta by key"),
+)
+"""Fewer Iceberg tables than Delta tables: a commit of one takes five times as long."""
+assert set(KINDS_IN_TURN) == set(LAKE_KINDS)
+
+
 @pytest.mark.parametrize("name", HISTORIES)
 def test_p9_after_every_history_the_rows_are_in_a_lakehouse_table_or_the_start_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     """Each history with one kind of lakehouse table; `make test-long` has all of them."""
-    check_history(SinkWorld(LAKE_KINDS[list(HISTORIES).index(name) % len(LAKE_KINDS)], tmp_path), name)
+    check_history(SinkWorld(KINDS_IN_TURN[list(HISTORIES).index(name) % len(KINDS_IN_TURN)], tmp_path), name)
 
 
 def check_history(world: SinkWorld, name: str) -> None:

@@ -207,7 +207,7 @@ def counted_rows(patched: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("count", [1_500, 6_000])
+@pytest.mark.parametrize("count", [pytest.param(1_500, marks=pytest.mark.long), 6_000])
 @pytest.mark.parametrize(
     ("shape", "emit"), diagonals(["tumbling", "sliding"], [{"emit": "early"}, {"allowed_lateness": "1 hour"}])
 )
@@ -268,7 +268,8 @@ def test_p6_lists_of_windows_that_become_large_late_are_moved_in_parts(
     monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     late = {"allowed_lateness": f"{2 * SPAN} us"}
-    flow = flow_of(WINDOWS[shape], FUNCTIONS | COLLECTED, keys=("k",), changelog=False, **late)
+    functions = {name: FUNCTIONS[name] for name in ("rows", "values", "often", "middle", "least", "text_of_least")}
+    flow = flow_of(WINDOWS[shape], functions | COLLECTED, keys=("k",), changelog=False, **late)
     listed = played_late(flow, 3)
     monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 1)
     monkeypatch.setattr(large_groups, "MERGED_ENTRIES", 2)
@@ -296,7 +297,7 @@ def test_p4_a_window_that_closes_or_changes_late_holds_a_part_of_its_values(
         changelog=False,
         **options,
     )
-    count, epochs = 10_000, 5
+    count, epochs = 4_000, 5
     with testing.run(flow, memory=1 << 20) as run:
         run.watermark(0)
         for epoch in range(epochs):
@@ -426,7 +427,7 @@ def test_two_large_sessions_that_merge_become_one(emit: dict[str, Any], tmp_path
         assert run.state_rows("result") == 0
 
 
-@pytest.mark.parametrize("count", [1_500, 6_000])
+@pytest.mark.parametrize("count", [pytest.param(1_500, marks=pytest.mark.long), 6_000])
 @pytest.mark.parametrize("emit", [{}, EARLY], ids=["close", "early"])
 def test_p4_what_an_epoch_reads_and_writes_does_not_grow_with_the_values_of_a_session(
     monkeypatch: pytest.MonkeyPatch, count: int, emit: dict[str, Any]

@@ -4,13 +4,15 @@
 buffers do not.
 """
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 N = TypeVar("N", np.int64, np.uint64, np.float64)
+DType = np.dtype[Any] | type[Any] | str
+"""What `numpy.dtype` makes a type of: of all that it takes, what is used here, because mypy tries each in turn."""
 _WIDTH = 64
 
 
@@ -23,7 +25,7 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def fixed_width_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def fixed_width_values(array: pa.Array, dtype: DType) -> npt.NDArray[np.generic]:
     """Return the values of an array of any fixed width; arbitrary at nulls."""
     width = np.dtype(dtype).itemsize
     data = array.buffers()[1]

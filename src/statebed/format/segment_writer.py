@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statebed.arrays.canonical_order import first_disorder
-from statebed.arrays.columns import fixed_width_values
+from statebed.arrays.columns import DType, fixed_width_values
 from statebed.arrays.null_structs import without_hidden_nulls
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
@@ -348,5 +348,5 @@ def row_bytes(table: pa.Table) -> npt.NDArray[np.float64]:
     return sizes
 
 
-def _numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def _numbers(column: pa.ChunkedArray, dtype: DType) -> npt.NDArray[np.generic]:
     return np.concatenate([fixed_width_values(chunk, dtype) for chunk in column.chunks])

@@ -36,7 +36,9 @@ def test_decimals_compare_as_their_codes_do(digits: int) -> None:
     array = pa.array(values, pa.decimal128(38, 0))
     some = [place for place, value in enumerate(values) if value is not None]
     found = codes(array)
-    assert sorted(some, key=lambda place: values[place] or 0) == sorted(some, key=lambda place: int(found[place]))
+    by_value = {place: Decimal(values[place] or 0) for place in some}
+    by_code = dict(enumerate(found.tolist()))
+    assert sorted(some, key=by_value.__getitem__) == sorted(some, key=by_code.__getitem__)
     small = unscaled(array)
     assert (small is None) == (digits > 18)
     assert small is None or [int(small[place]) for place in some] == [int(values[place] or 0) for place in some]

@@ -158,8 +158,9 @@ def test_runs_that_are_cut_hold_the_values_of_their_rows_alone() -> None:
     parts = merged_at(runs, edges)
     whole = sum(run.values[0].held_bytes for run in runs)
     assert sum(part.values[0].held_bytes for part in parts) <= 1.05 * whole
+    ends = [[0, *np.searchsorted(run.hashes, edges).tolist(), len(run)] for run in runs]
     assert [len(part) for part in parts] == [
-        sum(np.diff([0, *np.searchsorted(run.hashes, edges), len(run)])[number] for run in runs) for number in range(2)
+        sum(run_ends[number + 1] - run_ends[number] for run_ends in ends) for number in range(2)
     ]
     for part in parts:
         every = np.arange(len(part))

@@ -145,7 +145,8 @@ class RankingStep:
         at, weights = self._kept
         place = np.zeros(len(self.index), dtype=np.int64)
         place[at] = weights
-        touched[self.index[firsts[before != place[firsts]]]] = True
+        moved: Flags = before != place[firsts]
+        touched[self.index[firsts[moved]]] = True
         return touched
 
     def _first(self, at: Integers, weights: Integers) -> FirstRows:

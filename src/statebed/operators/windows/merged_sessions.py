@@ -114,7 +114,8 @@ def _running_ends(keys: Integers, ends: Integers) -> Integers:
     first = int(ends.min())
     bits = (int(ends.max()) - first).bit_length()
     if bits + int(keys[-1]).bit_length() < _WORD_BITS:
-        running = np.maximum.accumulate((keys << bits) | (ends - first))
+        numbers: Integers = (keys << bits) | (ends - first)
+        running = np.maximum.accumulate(numbers)
         return (running & ((1 << bits) - 1)) + first
     values, ranks = np.unique(ends, return_inverse=True)
     running = np.maximum.accumulate(keys * len(values) + ranks)

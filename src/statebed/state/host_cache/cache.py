@@ -26,9 +26,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import DType
 from statebed.errors import CorruptObjectError, InputError, SpillError, StatebedError
 from statebed.format.digest import digest
 from statebed.state.host_cache.folder import SUFFIX, CacheFolder
@@ -145,7 +145,7 @@ class HostCache:
         self.counts.hits += 1
         return copy
 
-    def add(self, label: str, kinds: Mapping[str, npt.DTypeLike], write: Write, *, most: int, nbytes: int) -> bool:
+    def add(self, label: str, kinds: Mapping[str, DType], write: Write, *, most: int, nbytes: int) -> bool:
         """Write a copy with at most `most` values in each fixed-width column and about `nbytes` in total.
 
         Return whether the copy exists now. Errors of `write` are raised, unless they are disk errors.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.arrays.columns import fixed_width_values, from_numpy, one_chunk, validity
+from statebed.arrays.columns import DType, fixed_width_values, from_numpy, one_chunk, validity
 from statebed.arrays.compiled import loops_for
 from statebed.arrays.mutable import taken
 from statebed.errors import InputError
@@ -192,12 +192,12 @@ def _extremes(merge: Merge, column: pa.Array, order: _Rows, starts: _Rows) -> pa
     return from_numpy(function.reduceat(values, starts), column.type)
 
 
-def _numpy_type(kind: pa.DataType) -> npt.DTypeLike:
+def _numpy_type(kind: pa.DataType) -> DType:
     letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
-def _ordered_type(kind: pa.DataType) -> npt.DTypeLike | None:
+def _ordered_type(kind: pa.DataType) -> DType | None:
     """Return the numpy type that orders like the column's bits, or None if there is none."""
     if _has_sums(kind):
         return _numpy_type(kind)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.columns import DType, boolean_values, from_numpy, int64_values, one_chunk, uint64_values
 from statebed.arrays.key_hash import Hashes
 from statebed.arrays.mutable import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
 from statebed.arrays.mutable.column import equal_values
@@ -64,9 +63,9 @@ class MappedColumn:
         return MappedColumn(pa.chunked_array(self._pieces).slice(start, end - start).chunks or [self._pieces[0][:0]])
 
 
-def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:
+def kinds_of(table: KeyedTable) -> dict[str, DType]:
     """Return the fixed-width columns in the file of a run."""
-    kinds: dict[str, npt.DTypeLike] = {_HASHES: np.uint64, _STARTS: np.int32, _MARKS: np.uint8}
+    kinds: dict[str, DType] = {_HASHES: np.uint64, _STARTS: np.int32, _MARKS: np.uint8}
     if table.expires:
         kinds[_TIMES] = np.int64
     for number, field in enumerate((*table.key_schema, *table.value_schema)):

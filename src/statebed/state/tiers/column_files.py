@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import DType
 from statebed.errors import CorruptObjectError
 from statebed.state.tiers.spill_files import LOST_FIX, ChecksummedWriter, new_descriptor, spill_errors
 from statebed.state.tiers.spill_folder import SpillFolder
@@ -114,7 +115,7 @@ class SpilledColumns:
 class ColumnFileWriter:
     """Writes a column file. If it is left unfinished, the file is removed."""
 
-    def __init__(self, path: Path, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str = "") -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, DType], *, most: int, label: str = "") -> None:
         """Create a file whose fixed-width columns have at most `most` values each."""
         self._path = path
         self._label = label
@@ -131,7 +132,7 @@ class ColumnFileWriter:
         self._others: pa.RecordBatchStreamWriter | None = None
 
     @classmethod
-    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str) -> Self:
+    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, DType], *, most: int, label: str) -> Self:
         """Create a file that lives no longer than this process. The label names its owner in errors about damage."""
         return cls(folder.new_file(".columns"), kinds, most=most, label=label)
 

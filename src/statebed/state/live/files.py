@@ -79,23 +79,11 @@ class LiveFiles:
         """Add a tombstone, which takes the next sequence; return the same object if it can hide nothing."""
         if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
             return self
+        others = self._not_replaced_by(tombstone)
+        every = (*others, tombstone)
+        kept = self.files
         if marks.kind_of(tombstone) is None:
-            span = tombstone.delete_time_range
-            replaced = [
-                other for other in self._ranges.inside(span.start_us, span.end_us) if marks.replaces(tombstone, other)
-            ]
-            every = (*_without(self.tombstones, replaced), tombstone)
-
-            def is_hidden(file: pb.FileEntry) -> bool:
-                begin = file.min_time_us
-                # Unless a range hides its first rows, the others need not be looked at.
-                begins_hidden = span.start_us <= begin < span.end_us or self._ranges.around(begin, begin + 1)
-                return bool(begins_hidden) and marks.hide_all(every, file)
-
-            kept = tuple(file for file in self.files if not is_hidden(file))
-        else:
-            kept = self.files
-            every = (*(other for other in self.tombstones if not marks.replaces(tombstone, other)), tombstone)
+            kept = tuple(file for file in kept if not self._is_hidden(file, tombstone, every))
         live = replace(self, files=kept, tombstones=every, next_sequence=self.next_sequence + 1)
         return live.without_idle_tombstones(fresh=fresh)
 
@@ -124,6 +112,20 @@ class LiveFiles:
         first, last = max(start_us, file.min_time_us), min(end_us, file.max_time_us + 1)
         around = self._ranges.around(first, last)
         return any(marks.hides_range(tombstone, file, start_us, end_us) for tombstone in around)
+
+    def _not_replaced_by(self, tombstone: pb.Tombstone) -> tuple[pb.Tombstone, ...]:
+        span = tombstone.delete_time_range
+        is_range = marks.kind_of(tombstone) is None
+        maybe = self._ranges.inside(span.start_us, span.end_us) if is_range else self.tombstones
+        replaced = {id(other) for other in maybe if marks.replaces(tombstone, other)}
+        return tuple(other for other in self.tombstones if id(other) not in replaced)
+
+    def _is_hidden(self, file: pb.FileEntry, newest: pb.Tombstone, every: Sequence[pb.Tombstone]) -> bool:
+        """Return whether `every` hides all of a file: these tombstones and the newest, which is a time range."""
+        begin, span = file.min_time_us, newest.delete_time_range
+        # Unless a range hides its first rows, the others need not be looked at.
+        begins_hidden = span.start_us <= begin < span.end_us or self._ranges.around(begin, begin + 1)
+        return bool(begins_hidden) and marks.hide_all(every, file)
 
     @cached_property
     def _ranges(self) -> "_TimeRanges":
@@ -155,11 +157,6 @@ class _TimeRanges:
 
     def _at(self, chosen: npt.NDArray[np.bool_]) -> list[pb.Tombstone]:
         return [self.tombstones[place] for place in np.flatnonzero(chosen).tolist()]
-
-
-def _without(tombstones: tuple[pb.Tombstone, ...], replaced: Sequence[pb.Tombstone]) -> tuple[pb.Tombstone, ...]:
-    ids = {id(tombstone) for tombstone in replaced}
-    return tuple(tombstone for tombstone in tombstones if id(tombstone) not in ids)
 
 
 def clipped(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> list[pb.FileEntry]:

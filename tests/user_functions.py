@@ -46,3 +46,11 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def one_row_less(batch: pa.RecordBatch) -> pa.RecordBatch:
     return doubled(batch).slice(1)
+
+
+async def one_and_a_half(_: float) -> float:
+    return 1.5
+
+
+async def some_text(_: float) -> str:
+    return "text"

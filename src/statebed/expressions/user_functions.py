@@ -18,6 +18,7 @@ from typing import Any, overload
 import pyarrow as pa
 
 from statebed.arrays.columns import one_chunk
+from statebed.arrays.exact_values import exact_array
 from statebed.errors import ExpressionError, InputError, StatebedError, error_text, raised_at
 from statebed.expressions.distinct_values import distinct_rows
 from statebed.expressions.list_parts import taken
@@ -62,7 +63,7 @@ class UserFunction:
             result = self._awaited(columns) if self.is_async else self.function(*columns)
         except StatebedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failed(error) from error
         if not isinstance(result, pa.Array | pa.ChunkedArray):
             raise InputError(
@@ -93,9 +94,16 @@ class UserFunction:
         values, numbers, known = distinct_rows(columns, with_nulls=True)
         argument_rows = list(zip(*(column.to_pylist() for column in values), strict=True))
         results = _in_own_loop(partial(self._all, argument_rows)) if argument_rows else []
-        return (
-            taken(pa.array(results, self.returns), numbers, valid=known) if argument_rows else pa.nulls(0, self.returns)
-        )
+        return taken(self._array(results), numbers, valid=known) if argument_rows else pa.nulls(0, self.returns)
+
+    def _array(self, results: list[Any]) -> pa.Array:
+        try:
+            return exact_array(results, self.returns)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"the function {self.name} returned a value that is no {self.returns}: {error}",
+                fix="return values of that type, or declare another type in returns=",
+            ) from error
 
     async def _all(self, argument_rows: list[tuple[Any, ...]]) -> list[Any]:
         """Call the function for all operands, with at most `concurrency` calls at a time; results are in order."""
@@ -119,7 +127,7 @@ class UserFunction:
         for attempt in range(self.retries + 1):
             try:
                 return await asyncio.wait_for(self.function(*operands), self.timeout_s)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if attempt == self.retries:
                     raise self._failed(error, operands) from error
             await asyncio.sleep(self.backoff_s * 2**attempt)

@@ -47,7 +47,7 @@ class FunctionSink(BaseSink):
             return
         try:
             self._function(self._to_frame(rows), publication.epoch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SinkError(
                 f"the function of sink {self._sink_id} raised {error_text(error)}",
                 where=f"epoch {publication.epoch}, {rows.num_rows} rows; {raised_at(error)}",

@@ -104,7 +104,7 @@ class TransformedSink(BaseSink):
         where = f"sink {self._sink_id}, epoch {publication.epoch}, {rows.num_rows} rows"
         try:
             transformed = self._transform(rows)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SinkError(
                 f"the function before sink {self._sink_id} raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",

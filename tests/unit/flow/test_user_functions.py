@@ -132,6 +132,17 @@ def test_wrong_functions_are_named(text: str, kind: type[Exception], said: str) 
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [(user_functions.one_and_a_half, "1.5 would become 1"), (user_functions.some_text, "Could not convert 'text'")],
+)
+def test_a_value_of_another_type_from_an_asynchronous_function_is_refused(function: Any, said: str) -> None:
+    flow, stream = rides()
+    flow.register_function("given", function, returns="bigint")
+    with pytest.raises(InputError, match=f"the function given returned a value that is no int64: {said}"):
+        shown(stream.select("given(fare) as x"), flow)
+
+
 def test_what_cannot_be_registered_is_refused() -> None:
     flow, stream = rides()
     with pytest.raises(InputError, match="the type of the result is missing"):

@@ -94,3 +94,16 @@ def test_a_text_that_is_no_such_key_is_refused(tmp_path: Path, name: str, text: 
     with pytest.raises(InputError, match="cannot be a key: the column 'key' is"):
         sb.read_state(world.url, table="kept").keys(text)
     world.end()
+
+
+def test_a_key_that_another_key_would_be_made_of_is_refused(tmp_path: Path) -> None:
+    """1.5 found the row of 1."""
+    kept = keyed_table_config("kept", "", ["key"], pa.schema([("key", pa.int64()), ("n", pa.int64())]))
+    world = TableWorld(tmp_path, tables={"kept": kept})
+    world.write("kept", {"key": [1], "n": [7]})
+    world.epoch()
+    state = sb.read_state(world.url, table="kept")
+    assert state.keys({"key": 1.0}).to_arrow()["n"].to_pylist() == [7]
+    with pytest.raises(InputError, match=r"1\.5 cannot be a key"):
+        state.keys({"key": 1.5}).to_arrow()
+    world.end()

@@ -126,6 +126,7 @@ def test_a_timer_of_processing_time_fires_once_and_a_cancelled_one_never() -> No
 class Wrong(ProcessKey):
     value = ValueState("n bigint")
     listed = ListState("n bigint")
+    mapped = MapState(key="bigint", value="bigint")
     output = "card string"
     side_outputs = {"more": "n bigint"}  # noqa: RUF012 - as users write it
 
@@ -144,6 +145,20 @@ class Wrong(ProcessKey):
                 state.value.put(m=1)
             case "state type":
                 state.value.put(n="text")
+            case "changed state":
+                state.value.put(n=1.5)
+            case "changed item":
+                state.listed.append(n=1.5)
+            case "changed entry":
+                state.mapped.put(1, 1.5)
+            case "changed key":
+                state.mapped.put(1.5, 1)
+            case "changed side":
+                ctx.side("more", {"n": 1.5})
+            case "number":
+                return [7]
+            case "exit":
+                raise SystemExit(7)
             case "item":
                 state.listed.append(m=1)
             case "side":
@@ -163,6 +178,12 @@ class Wrong(ProcessKey):
         ("column", r"has \['card', 'n'\], expected \['card'\]"),
         ("type", "do not fit"),
         ("no dict", "has str, expected"),
+        ("number", "has int, expected"),
+        ("changed state", "the values do not fit .*: 1.5 would become 1"),
+        ("changed item", "the items do not fit .*: 1.5 would become 1"),
+        ("changed entry", "the values of the map do not fit .*: 1.5 would become 1"),
+        ("changed key", "the keys of the map do not fit .*: 1.5 would become 1"),
+        ("changed side", "the rows do not fit .*: 1.5 would become 1"),
         ("state", r"has the columns \['n'\], got \['m'\]"),
         ("state type", "do not fit"),
         ("item", r"one of the items has \['m'\]"),
@@ -175,6 +196,13 @@ def test_mistakes_are_named(what: str, match: str) -> None:
     operator = ProcessOperator("wrong", PAYMENTS, Wrong(what))
     with Epochs(operator) as stream, pytest.raises(InputError, match=match):
         stream.feed(rows_of(PAYMENTS, [{"card": "a"}], [1]), watermark_us=0)
+
+
+def test_a_process_that_exits_is_an_error_of_the_user() -> None:
+    """Spark repeated it three times, and named the executors' logs instead of the user's line."""
+    with Epochs(ProcessOperator("wrong", PAYMENTS, Wrong("exit"))) as stream:
+        with pytest.raises(ProcessError, match="on_rows raised SystemExit: 7"):
+            stream.feed(rows_of(PAYMENTS, [{"card": "a"}], [1]), watermark_us=0)
 
 
 def test_an_error_names_the_function_that_the_user_wrote() -> None:

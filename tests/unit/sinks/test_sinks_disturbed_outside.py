@@ -1,5 +1,6 @@
 """Sinks that somebody else disturbed between runs, or that failed halfway: nothing is lost without an error."""
 
+import sys
 from pathlib import Path
 from shutil import rmtree
 
@@ -86,6 +87,13 @@ def test_foreign_files_in_a_parquet_table_are_left_alone_and_not_read(tmp_path: 
     Publisher(publishing.open_run(store), [parquet_sink(path)]).open()
     assert read_table(str(path)).equals(before)
     assert all(file.exists() for file in foreign)
+
+
+def test_a_function_that_exits_is_an_error_of_its_sink() -> None:
+    """The thread that publishes ended without a word, and the job looked as if it ran."""
+    sink = FunctionSink(sink_id=publishing.SINK, function=lambda _rows, _epoch: sys.exit(7), to_frame=lambda rows: rows)
+    with pytest.raises(SinkError, match="raised SystemExit: 7"):
+        sink.publish(publication(1, 2, ROWS))
 
 
 def test_a_function_that_raises_halfway_gets_the_whole_epoch_again_and_later_ones_wait() -> None:

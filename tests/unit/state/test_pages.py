@@ -82,7 +82,7 @@ print(len(returned))
 
 @pytest.mark.parametrize(("budget", "returns"), [(16 << 20, 64), (64 << 20, 32), (256 << 20, 2), (1 << 30, 1)])
 def test_p4_pages_are_returned_more_often_if_the_budget_is_small(budget: int, returns: int) -> None:
-    """What the C library keeps in between depends on chance, and is a large part of a small budget."""
+    """Memory that the C library keeps in between depends on chance, and is a large part of a small budget."""
     command = [sys.executable, "-c", RETURNS, str(budget)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert int(done.stdout) == returns

@@ -155,7 +155,7 @@ class UserDefined:
         where = f"aggregate {self.name!r}, {type(self.user).__qualname__}.{method}"
         try:
             returned = getattr(self.user, method)(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise AggregateError(
                 f"{method} of {length} groups raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import from_numpy
+from statebed.arrays.exact_values import exact_array
 from statebed.arrays.key_hash import hash_columns, normalise_key, placement_hash
 from statebed.errors import InputError, StatebedError
 from statebed.expressions import BoundExpression, bind, filter_rows
@@ -236,7 +237,7 @@ def _column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
     try:
         if field.type not in _TEXT_TYPES and any(isinstance(value, str) for value in values):
             return _from_texts(field.type, values)
-        return pa.array(values, field.type)
+        return exact_array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, StatebedError) as error:
         raise InputError(
             f"{values if len(values) > 1 else values[0]!r} cannot be a key: the column {field.name!r} is "
@@ -248,7 +249,7 @@ def _column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
 
 def _from_texts(kind: pa.DataType, values: list[Any]) -> pa.Array:
     if pa.types.is_nested(kind):
-        return pa.array([json.loads(value) if isinstance(value, str) else value for value in values], kind)
+        return exact_array([json.loads(value) if isinstance(value, str) else value for value in values], kind)
     if pa.types.is_time(kind):
         return pa.array([dt.time.fromisoformat(value) if isinstance(value, str) else value for value in values], kind)
     return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(kind)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statebed.arrays.exact_values import exact_array
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.format.stream_schema import WEIGHT
@@ -15,7 +16,7 @@ _MORE = {TIME: TIMESTAMP, WEIGHT: pa.int64()}
 
 def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what: str, where: str) -> pa.Table:
     """Return the rows as a table; each must have every declared column, and may have an event time and a weight."""
-    more = [name for name in _MORE if any(name in row for row in rows)]
+    more = [name for name in _MORE if any(isinstance(row, Mapping) and name in row for row in rows)]
     wanted = pa.schema([*(field.with_nullable(True) for field in schema), *((name, _MORE[name]) for name in more)])
     declared = set(schema.names)
     for row in rows:
@@ -27,7 +28,7 @@ def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what:
                 fix="use dicts with exactly the declared columns",
             )
     try:
-        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
+        columns = [exact_array([row.get(field.name) for row in rows], field.type) for field in wanted]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
             f"the {what} do not fit the columns {[f'{field.name} {field.type}' for field in schema]}: {error}",

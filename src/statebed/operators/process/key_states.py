@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import one_chunk
+from statebed.arrays.exact_values import exact_array
 from statebed.arrays.sort_order import Integers
 from statebed.errors import InputError
 from statebed.operators.process.context import Context
@@ -231,7 +232,7 @@ class KeyMap(_KeyState):
             return default
         if self._stored.is_small(self.place):
             return self._stored_map().get(key, default)
-        keys, place = pa.array([key], self._state.key_type), _places([self.place])
+        keys, place = _array([key], self._state.key_type, "keys", self._where), _places([self.place])
         if not self._ctx.has_items(self._state, keys, place)[0]:
             return default
         return self._ctx.get_items(self._state, keys, place)[0].as_py()
@@ -289,7 +290,7 @@ def _places(places: Iterable[int]) -> Integers:
 
 def _array(values: list[Any], kind: pa.DataType, what: str, where: str) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        return exact_array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
             f"the {what} of the map do not fit the type {kind}: {error}", where=where, fix="use values of that type"

@@ -198,7 +198,7 @@ class ProcessOperator(OperatorBase):
             returned = function()
         except StatebedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ProcessError(
                 f"{method} raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",

@@ -200,9 +200,9 @@ def test_mistakes_are_named(what: str, match: str) -> None:
 
 def test_a_process_that_exits_is_an_error_of_the_user() -> None:
     """Spark repeated it three times, and named the executors' logs instead of the user's line."""
-    with Epochs(ProcessOperator("wrong", PAYMENTS, Wrong("exit"))) as stream:
-        with pytest.raises(ProcessError, match="on_rows raised SystemExit: 7"):
-            stream.feed(rows_of(PAYMENTS, [{"card": "a"}], [1]), watermark_us=0)
+    operator = ProcessOperator("wrong", PAYMENTS, Wrong("exit"))
+    with Epochs(operator) as stream, pytest.raises(ProcessError, match="on_rows raised SystemExit: 7"):
+        stream.feed(rows_of(PAYMENTS, [{"card": "a"}], [1]), watermark_us=0)
 
 
 def test_an_error_names_the_function_that_the_user_wrote() -> None:

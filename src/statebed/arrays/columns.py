@@ -12,7 +12,7 @@ import pyarrow as pa
 
 N = TypeVar("N", np.int64, np.uint64, np.float64)
 DType = np.dtype[Any] | type[Any] | str
-"""What `numpy.dtype` makes a type of: of all that it takes, what is used here, because mypy tries each in turn."""
+"""Arguments of `numpy.dtype` that are used here; it takes more, and mypy tries each in turn."""
 _WIDTH = 64
 
 

@@ -86,7 +86,7 @@ class IdlePages:
     """
 
     def __init__(self, idle_seconds: float, *, by_thread: bool) -> None:
-        """With `by_thread`, the allocator returns only pages of the calling thread, so that thread cannot wait."""
+        """Set `by_thread` if the allocator returns only pages of the calling thread, so that it cannot wait."""
         self._idle_seconds = idle_seconds
         self._by_thread = by_thread
         self._lock = threading.Lock()

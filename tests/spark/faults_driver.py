@@ -43,12 +43,14 @@ class Settings:
     point: str = ""
     occasion: int = 1
     """At which of the calls it dies, counted from one."""
+    armed_by: str = ""
+    """File that must exist for a call to count; all calls count if it is empty."""
     spark: tuple[tuple[str, str], ...] = ()
     world: str = FileWorld.kind
 
 
-def dies(point: str, occasion: int) -> None:
-    """Kill this process right after the function has returned for the given time."""
+def dies(point: str, occasion: int, armed_by: str) -> None:
+    """Kill this process right after the function has returned for the given time, counted while `armed_by` exists."""
     owner, name = POINTS[point]
     function = getattr(owner, name)
     calls = 0
@@ -56,7 +58,7 @@ def dies(point: str, occasion: int) -> None:
     def deadly(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         result = function(*arguments, **named)
-        calls += 1
+        calls += not armed_by or Path(armed_by).exists()
         if calls == occasion:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
@@ -90,7 +92,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     settings = Settings(**{**given, "spark": tuple(map(tuple, given.get("spark", ())))})
     if settings.point:
-        dies(settings.point, settings.occasion)
+        dies(settings.point, settings.occasion, settings.armed_by)
     world = WORLDS[settings.world](Path(settings.folder))
     made = world.job(session(settings), state=settings.state, parallelism=settings.parallelism)
     trigger: dict[str, Any] = {"available_now": True}

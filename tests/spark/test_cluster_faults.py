@@ -93,6 +93,14 @@ class Stage:
         self.until(lambda: pids() and kill(self.chance.choice(pids() or [-1])), driver, "a process to kill")
         self.epochs(1, driver)
 
+    def until_killed(self, driver: Driver, seconds: float = 500.0) -> None:
+        """Let input come until the driver has killed itself."""
+        deadline = time.monotonic() + seconds
+        while driver.process.poll() is None:
+            assert time.monotonic() < deadline, driver.output()
+            self.let_input_come()
+        assert driver.wait() == SIGKILLED, driver.output()
+
     def run_to_the_end(self) -> None:
         """Read all that is left, with nothing in the way and without the cluster: a local Spark starts sooner."""
         self.world.finish()
@@ -127,7 +135,9 @@ def stage(tmp_path: Path, cluster: Cluster, trouble: Path, s3_server: Any, s3_ur
 @pytest.mark.cluster
 @pytest.mark.timeout(1800)
 def test_p1_p2_p3_p6_executors_workers_tasks_and_drivers_die_and_nothing_is_lost_or_there_twice(stage: Stage) -> None:
-    with started(stage.settings(available_now=False), stage.environment) as driver:
+    armed = stage.world.folder / "armed"
+    death = {"point": "after_record", "occasion": 2, "armed_by": str(armed)}
+    with started(stage.settings(available_now=False, spark=SPECULATION, **death), stage.environment) as driver:
         stage.epochs(2, driver)
         stage.suffered("exit", driver)
         stage.suffered("kill-worker", driver)
@@ -136,14 +146,13 @@ def test_p1_p2_p3_p6_executors_workers_tasks_and_drivers_die_and_nothing_is_lost
         # Others of its stage had ended; for the rest the stages before were attempted again, where they were lost.
         assert "FetchFailed" in driver.log.read_text()
         stage.kill_one(stage.cluster.executors, driver)
-        driver.kill()
+        slept = stage.order("sleep")
+        stage.until(slept.exists, driver, slept.name)
+        stage.epochs(1, driver)
+        assert not slept.with_suffix(".woke").exists()  # a second attempt was quicker, and the first was ended
+        armed.touch()
+        stage.until_killed(driver)
     shutil.rmtree(stage.projections)  # Spark's own checkpoint is lost as well
-    slept = stage.order("sleep")
-    stage.world.add(4)
-    with started(stage.settings(point="after_record", occasion=3, spark=SPECULATION), stage.environment) as driver:
-        assert driver.wait() == SIGKILLED, driver.output()
-    assert slept.exists()
-    assert not slept.with_suffix(".woke").exists()  # a second attempt was quicker, and the first was ended
     stage.run_to_the_end()
     stage.world.check()
 
@@ -191,11 +200,7 @@ def test_p1_p2_p3_p6_fifty_kills_at_random_moments_lose_and_repeat_nothing(stage
 def kills_of_this_driver(stage: Stage, driver: Driver, kills: dict[str, int], *, exact: bool) -> None:
     """Kill executors, workers and tasks; then the driver at some moment, if it does not die at an exact point."""
     if exact:
-        deadline = time.monotonic() + 500
-        while driver.process.poll() is None:
-            assert time.monotonic() < deadline, driver.output()
-            stage.let_input_come()
-        assert driver.wait() == SIGKILLED, driver.output()
+        stage.until_killed(driver)
         return
     stage.epochs(1, driver)
     for _ in range(stage.chance.randint(2, 6)):

@@ -4,6 +4,7 @@ compaction, and each row only a few times.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from statebed.arrays.columns import from_numpy
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state import KeyedView, Tiers, keyed_table_config
+from statebed.state import KeyedView, Tiers, keyed_table_config, multiset_table_config
+from statebed.state.keyed import delta
 from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS
-from statebed.state.keyed.files import BASE, bytes_of, deltas_of
+from statebed.state.keyed.files import BASE, bytes_of, deltas_of, newest_rows
+from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import MemoryController
 from statebed.storage import MemoryStore
 
@@ -176,3 +179,33 @@ def test_while_a_compaction_reads_deltas_there_are_at_most_twice_as_many_and_mer
     assert world.view.statistics().edits_applied == 2
     assert len(deltas_of(world.files)) <= MAX_DELTAS
     world.check()
+
+
+def test_p4_a_checkpoint_that_merges_deltas_of_one_hot_key_reads_them_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hashes of a hot key are a small part of those between it and another key, so one piece had all its rows."""
+    at_once: list[int] = []
+
+    def counted(table: KeyedTable, rows: pa.Table) -> pa.Table:
+        at_once.append(rows.nbytes)
+        return newest_rows(table, rows)
+
+    monkeypatch.setattr(delta, "newest_rows", counted)
+    fields = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("count", pa.int64())])
+    config = multiset_table_config("values", "", ["k"], ["v"], fields)
+    tiers = Tiers(MemoryController(2 << 20), folder=tmp_path)
+    store = MemoryStore()
+    view = KeyedView(config, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    for epoch in range(1, 2 * HARD_MAX_DELTAS):
+        values = np.arange(5_000 * epoch, 5_000 * (epoch + 1))
+        keys = np.where(values % 1_000 == 0, 8, 7)
+        view.upsert(pa.table({"k": keys, "v": values}), pa.table({"count": np.ones(len(keys), dtype=np.int64)}))
+        for upload in view.checkpoint(partial(names.data_file, epoch, "op", "t", 0)).uploads:
+            store.put(upload.path, upload.content())
+            upload.on_stored()
+    piece = tiers.memory.segment_bytes
+    assert len(deltas_of(view.metadata().files)) <= HARD_MAX_DELTAS
+    assert sum(at_once) > 20 * piece
+    assert max(at_once) < 6 * piece  # a row of files takes three times as much as one of a block
+    tiers.close()

@@ -14,7 +14,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
 from statebed.state.compaction import NameOf
 from statebed.state.keyed.block import Block
-from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.durable import DurableRows, OlderRows
 from statebed.state.keyed.extents import Extents
 from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, newest_rows, with_sequence
 from statebed.state.keyed.output import RangeFiles, row_bytes
@@ -36,7 +36,7 @@ def write_delta(
     name_of: NameOf,
     *,
     merged: Delta,
-    older: Callable[[pb.HashRange], pa.Table],
+    older: OlderRows,
     folder: SpillFolder,
     piece_bytes: int,
     kept_bytes: int,
@@ -48,8 +48,8 @@ def write_delta(
     `older` reads the rows of the merged deltas (`DurableRows.older`). Up to `kept_bytes` of pieces stay in memory until
     the end, for the host's cache, which would otherwise decode the new file.
     """
-    spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
-    pieces = _pieces(blocks, spans, table, older, sequence=durable.next_sequence)
+    spans = _spans(blocks, older.extents, piece_bytes=piece_bytes)
+    pieces = _pieces(blocks, spans, table, older.read, sequence=durable.next_sequence)
     if len(spans) == 1:
         rows = next(pieces)
         if row_bytes(rows).sum() <= file_bytes:
@@ -105,9 +105,8 @@ def _as_one(
     return [(run, None, None if run.all_alive else run.marks)]
 
 
-def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:
+def _spans(blocks: Sequence[Block], older: Extents, *, piece_bytes: int) -> list[pb.HashRange]:
     """Return adjacent ranges of hashes with about `piece_bytes` of rows to write in each."""
-    older = Extents.of_files(merged, row_bytes=row_bytes)
     edges: list[int] = []
     size = 0.0
     for block in blocks:

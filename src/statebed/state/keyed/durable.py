@@ -8,7 +8,7 @@ be called by any thread. Readers see the files of the last complete change.
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from statebed.format.schema import register_schema
 from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
 from statebed.state.compaction import Edit, NameOf, staged
 from statebed.state.keyed.cached_runs import CachedRuns
+from statebed.state.keyed.extents import Extents
 from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, RangeReader, bytes_of, deltas_of, to_compact
 from statebed.state.keyed.mapped_run import FrozenRun
 from statebed.state.keyed.run_rows import file_rows, run_of, without_deleted
@@ -34,6 +35,16 @@ from statebed.storage import ObjectStore
 MAX_DELTAS = 8
 HARD_MAX_DELTAS = 2 * MAX_DELTAS
 """Number of deltas from which on they are merged even if that makes the result of a running compaction useless."""
+
+
+@dataclass(frozen=True)
+class OlderRows:
+    """Rows of deltas that a new one replaces."""
+
+    read: Callable[[pb.HashRange], pa.Table]
+    """Returns all rows of a range of hashes, oldest first."""
+    extents: Extents
+    """Distribution of the rows over hashes."""
 
 
 class DurableRows:
@@ -122,21 +133,24 @@ class DurableRows:
     def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
         return RangeReader(self._table, files, self._store, ranges=self._ranges)
 
-    def older(self, merged: Delta) -> Callable[[pb.HashRange], pa.Table]:
-        """Return a function that reads all rows of a range from some deltas, oldest first, from copies where possible.
+    def older(self, merged: Delta) -> OlderRows:
+        """Return the rows of some deltas, from copies where possible.
 
         Missing copies are made first, which reserves memory, so call this without a lock.
         """
         copies = () if self._images is None or not merged else self._images.runs(merged, self.owned) or ()
         if not copies or not self.mapped:
-            return self.reader(merged).read
+            reader = self.reader(merged)
+            return OlderRows(reader.read, reader.extents(self.owned))
 
         def read(wanted: pb.HashRange) -> pa.Table:
             parts = [copy.part(wanted).run for copy in reversed(copies)]
             rows = [file_rows(self._table, run, None, run.marks) for run in parts]
             return pa.concat_tables([self._table.file_schema.empty_table(), *rows])
 
-        return read
+        row_bytes = self._table.row_bytes
+        extents = (Extents.of_hashes(copy.run.hashes, row_bytes=row_bytes) for copy in copies)
+        return OlderRows(read, Extents.concatenated(extents))
 
     @property
     def mapped(self) -> bool:

@@ -103,18 +103,18 @@ class RangeReader:
         """Yield the newest row of each key, including deletions, in the order of files and in pieces of about
         `piece_bytes`.
         """
-        for piece in self._extents(wanted).cut(wanted, piece_bytes=piece_bytes):
+        for piece in self.extents(wanted).cut(wanted, piece_bytes=piece_bytes):
             yield newest_rows(self._table, self.read(piece))
 
     def parts(self, wanted: pb.HashRange, *, part_bytes: int) -> list[pb.HashRange]:
         """Cut a range into adjacent parts whose rows take about `part_bytes` of memory each."""
-        return self._extents(wanted).cut(wanted, piece_bytes=part_bytes)
+        return self.extents(wanted).cut(wanted, piece_bytes=part_bytes)
 
     def memory_in(self, wanted: pb.HashRange) -> float:
         """Return the approximate size of the rows of a range in memory."""
-        return self._extents(wanted).bytes_in(wanted)
+        return self.extents(wanted).bytes_in(wanted)
 
-    def _extents(self, wanted: pb.HashRange) -> Extents:
+    def extents(self, wanted: pb.HashRange) -> Extents:
         """Return the distribution of the rows of a range, from file entries or, in a multiset table, from the
         hashes.
         """

@@ -118,7 +118,7 @@ def add(ids: Sequence[int], total: int) -> Step:
     return lambda view: view.merge(keys_of(ids), values, added)
 
 
-def scan(view: KeyedView) -> object:
+def scan(view: KeyedView) -> list[tuple[int, int]]:
     return sorted((row["id"], row["total"]) for piece in view.scan() for row in piece.to_pylist())
 
 
@@ -164,7 +164,7 @@ def test_the_rest_is_read_after_a_checkpoint_of_the_same_view(subtask: Restarted
         add([3], 10)(view)
         manager.checkpoint(subtask.epoch).result(60)
         assert get([3, 300])(view) == ([13, 1], [True, True])
-        assert len(scan(view)) == len(OLD)  # type: ignore[arg-type]
+        assert len(scan(view)) == len(OLD)
 
 
 def test_rows_expire_in_files_that_were_not_read(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_rows_expire_in_files_that_were_not_read(tmp_path: Path) -> None:
         view = manager.get_keyed("fresh")
         assert get([3])(view) == ([2], [True])
         assert view.advance(70) == len(OLD) - len(HOT)
-        assert [id_ for id_, _ in scan(view)] == list(HOT)  # type: ignore[attr-defined]
+        assert [id_ for id_, _ in scan(view)] == list(HOT)
 
 
 def test_a_cache_that_fills_up_before_the_older_files_costs_time_only(
@@ -186,7 +186,7 @@ def test_a_cache_that_fills_up_before_the_older_files_costs_time_only(
         assert get([3])(view) == ([3], [True])
         monkeypatch.setattr(HostCache, "add", lambda *_, **__: False)
         assert get([3, 300])(view) == ([3, 1], [True, True])
-        assert len(scan(view)) == len(OLD)  # type: ignore[arg-type]
+        assert len(scan(view)) == len(OLD)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -15,7 +15,7 @@ from statebed.queries.text.text_translation import BroadcastDeclaration, TextTra
 from statebed.queries.translation import Options
 from statebed.spark.api.job import Job
 from statebed.spark.api.stream import JobStream, Transformed
-from statebed.spark.plan.source_frames import HIDDEN, event_time_of
+from statebed.spark.plan.source_frames import HIDDEN, field_with_watermark
 from statebed.sql.query_rewriter import SparkQuery, rewrite_query
 from statebed.sql.source_text import SqlText
 from statebed.sql.sql_tokens import SqlToken
@@ -132,8 +132,8 @@ class SqlTables:
 
 
 def _event_time(df: DataFrame) -> str | None:
-    result = event_time_of(df, where="SQL")
-    return None if result is None else result.column
+    field = field_with_watermark(df, where="SQL")
+    return None if field is None else field.name
 
 
 @contextlib.contextmanager

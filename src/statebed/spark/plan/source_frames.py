@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructField
 
 from statebed.errors import InputError
 from statebed.flow.graph import Edge
@@ -42,7 +42,21 @@ class EventTimeColumn:
 
 
 def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
-    """Return the column marked by withWatermark, or None; the mark is kept through select and rename."""
+    """Return the column marked by withWatermark and its delay, or None; the mark is kept through select and rename."""
+    field = field_with_watermark(df, where=where)
+    if field is None:
+        return None
+    if field.dataType.typeName() != "timestamp":
+        raise InputError(
+            f"the column {field.name} with the watermark is a {field.dataType.typeName()}, not a timestamp",
+            where=where,
+            fix="call withWatermark on the time column before window(...)",
+        )
+    return EventTimeColumn(field.name, int(field.metadata[WATERMARK_KEY]) * 1_000)
+
+
+def field_with_watermark(df: DataFrame, *, where: str) -> StructField | None:
+    """Return the column that carries the watermark, or None: a time, or in the result of a query also its window."""
     marked = [field for field in df.schema.fields if WATERMARK_KEY in (field.metadata or {})]
     if not marked:
         return None
@@ -53,19 +67,13 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
             where=where,
             fix="mark one event-time column with withWatermark, and drop the mark of others with a cast",
         )
-    if field.dataType.typeName() != "timestamp":
-        raise InputError(
-            f"the column {field.name} with the watermark is a {field.dataType.typeName()}, not a timestamp",
-            where=where,
-            fix="call withWatermark on the time column before window(...)",
-        )
     if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
         raise InputError(
             f"two columns are called {field.name!r} (names are not case-sensitive)",
             where=where,
             fix="rename or drop the one that is not the event time",
         )
-    return EventTimeColumn(field.name, int(field.metadata[WATERMARK_KEY]) * 1_000)
+    return field
 
 
 def source_frame(df: DataFrame, event_time: EventTimeColumn | None, *, position: int) -> DataFrame:

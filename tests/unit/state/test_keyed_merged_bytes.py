@@ -31,6 +31,18 @@ ENCODED_ANEW = 1.05
 """The same rows in other files, with other sequences, take a little more or less."""
 
 
+def test_p4_a_small_part_of_several_files_does_not_keep_their_row_groups(tiers: Tiers) -> None:
+    world = World(tiers)
+    for _ in range(4):
+        world.run_epoch(np.arange(KEYS))
+    part = pb.HashRange(first=0, last=WHOLE_SPACE.last // 50)
+    reader = world.view._durable.reader_of(part)
+    before = pa.total_allocated_bytes()
+    rows = reader.read(part)
+    assert len(reader.files) >= 4
+    assert pa.total_allocated_bytes() - before < 3 * rows.nbytes
+
+
 @pytest.fixture
 def tiers(tmp_path: Path) -> Iterator[Tiers]:
     made = Tiers(MemoryController(64 << 20), folder=tmp_path)

@@ -97,7 +97,11 @@ class RangeReader:
         if end < rows.num_rows and rows.nbytes <= self._room:
             self._room -= rows.nbytes
             self._held[place] = rows
-        return rows.slice(start, end - start)
+            return rows.slice(start, end - start)
+        if 2 * (end - start) > rows.num_rows:
+            return rows.slice(start, end - start)
+        # A slice would keep the whole row group in memory until the rows of all files are read.
+        return take_rows(rows, np.arange(start, end))
 
     def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
         """Yield the newest row of each key, including deletions, in the order of files and in pieces of about

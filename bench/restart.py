@@ -285,17 +285,18 @@ def _measure(report: Report, state: StoredState, case: str, pattern: str) -> Non
     for parallelism in _AFTER:
         first = state.restart(ids, parallelism)
         named = f"{case}, parallelism {_BEFORE} to {parallelism}"
-        report.add(
-            smaller(
-                named,
-                "5 % of the state",
-                "bytes read",
-                ours=first.bytes_read,
-                theirs=_GOAL_SHARE * first.state_bytes,
-                unit="bytes",
-                target=1.0,
+        if first.bytes_read:  # nothing has no ratio
+            report.add(
+                smaller(
+                    named,
+                    "5 % of the state",
+                    "bytes read",
+                    ours=first.bytes_read,
+                    theirs=_GOAL_SHARE * first.state_bytes,
+                    unit="bytes",
+                    target=1.0,
+                )
             )
-        )
         report.figure(Figure(named, "share of the state that is read", 100 * first.share, "%"))
         report.figure(Figure(named, "first epoch of all subtasks", first.seconds, "s"))
         report.note(f"  {first.requests} reads, state of {first.state_bytes / 1e9:.2f} GB, {len(ids):,} rows")

@@ -18,6 +18,7 @@ TITLES = {
     "operators": "Operators without Spark against DuckDB's one-shot answer",
     "operators-idle": "All operators, on an idle machine",
     "latency": "Small epochs against batches that only pass rows on",
+    "restart": "The first epoch on a new host",
     "spark": "Jobs on Spark against Spark's own state stores",
     "kafka": "From topic to topic against Spark's own stateful query",
     "nexmark": "Nexmark on Spark against Spark's own operators",

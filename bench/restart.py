@@ -8,7 +8,8 @@ rows of the epoch belong to 1 % of the keys:
 - *keys of the last epochs*: keys that were written last, as in a state with hot keys, are found in the newest files;
 - *new windows*: a window only appends, so it reads nothing before it closes.
 
-Each epoch is checked by its output, and the bytes read are compared with those of all live files.
+The output of the running aggregate is checked; a window emits nothing before it closes. The bytes read are compared
+with those of all live files.
 """
 
 import contextlib
@@ -212,7 +213,7 @@ class StoredState:
         return run_subtask(task, self._store, [batch], tiers=tiers, cache=cache)
 
     def _batches(self, ids: Ids, parallelism: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each subtask; a fifth of them at most are in memory beside the keys."""
+        """Yield the rows of each subtask."""
         hashes = hash_columns([pa.array(ids)])
         times = np.full(len(ids), self._epoch * _EPOCH_US)
         schema = self._operator.inputs[0].schema

@@ -1,7 +1,6 @@
 """Flag payments by rules that change while the job runs. Without --servers, a broker is started on loopback."""
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -52,7 +51,7 @@ def _in_force(state: Path) -> set[str]:
         rules = sb.read_state(state, operator="flagged", table="rules").to_arrow().to_pylist()
     except sb.StatebedError:
         return set()
-    return {json.loads(rule["key"])[0] for rule in rules}
+    return {rule["rule"] for rule in rules}
 
 
 def _payments_read(query: sb.Query) -> int:

@@ -84,7 +84,7 @@ def test_a_table_that_changes_is_joined_as_it_is_now(spark: Any, tmp_path: Path)
     assert ("f", None, None, None) in rows(tmp_path, "everything")
     assert rows(tmp_path, "per_rule") == [("big", 2)]
     stored = sb.read_state(tmp_path / "state", job="fraud", operator="flagged_lookup").to_arrow()
-    assert stored.num_rows == 1
+    assert stored.to_pylist() == [{"rule_id": "big", "kind": "online", "threshold": 200.0}]
 
 
 MISTAKES = {

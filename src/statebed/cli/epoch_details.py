@@ -10,7 +10,7 @@ from statebed.cli import output
 from statebed.cli.render_show import EXPENDABLE_COLUMNS, Epoch, render_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
+from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.files import files_of, referrers
 from statebed.inspect.given_up import given_up_lines
@@ -19,7 +19,7 @@ from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
 from statebed.inspect.run_states import newest_run, run_status
 from statebed.inspect.savepoints import savepoint_record
-from statebed.inspect.schemas import schemas_of
+from statebed.inspect.schemas import SchemaSummary, schemas_of
 from statebed.inspect.sizes import size_of_folder
 from statebed.inspect.sources import sources_of
 
@@ -129,8 +129,13 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: EpochDetail
         subtasks=subtasks_in(metadata) if wanted.subtasks else (),
         files=[holders.of(file) for file in files] if holders else files,
         referrers=holders,
-        schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
+        schemas=_schemas(record, metadata) if wanted.schema else (),
     )
+
+
+def _schemas(record: pb.CheckpointMetadata, metadata: Metadata) -> list[SchemaSummary]:
+    entries = {entry.operator_id: entry for entry in record.operators}
+    return [schema for name, subtasks in metadata.items() for schema in schemas_of(entries[name], subtasks)]
 
 
 def _only(contents: Contents, figures: Figures | None, operator: str) -> tuple[Contents, Figures | None]:

@@ -214,7 +214,10 @@ def _schema(schema: SchemaSummary, names: OperatorNames) -> Iterator[Table | Tex
     yield table(
         f"columns of {names(schema.operator)}.{schema.table}",
         ["column", "type", "key", "null", "id"],
-        [(c.column, c.type, "yes" if c.key else "", "yes" if c.nullable else "", c.field_id) for c in schema.columns],
+        [
+            (c.column, c.type, "yes" if c.key else "", "yes" if c.nullable else "", c.field_id or NOTHING)
+            for c in schema.columns
+        ],
         right=["id"],
     )
     said = [f"{schema.kind}", schema.description]

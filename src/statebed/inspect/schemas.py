@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import TIME, field_id, schema_from_bytes
+from statebed.inspect.tables.broadcast_rows import BroadcastColumns, broadcast_columns
+from statebed.inspect.tables.table_shape import BROADCAST
 
 CLOCKS = {pb.EVENT_TIME: "event time", pb.EPOCH_TIME: "epoch time"}
 
@@ -17,7 +19,8 @@ class ColumnSummary:
     type: str
     key: bool
     nullable: bool
-    field_id: int
+    field_id: int | None
+    """Id in files; None for a broadcast table, whose values are stored by name."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class SchemaSummary:
     state_version: int
 
 
-def schemas_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -> list[SchemaSummary]:
+def schemas_of(entry: pb.OperatorEntry, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -> list[SchemaSummary]:
     """Return the tables of an operator, sorted by name."""
     configs: dict[str, pb.TableConfig] = {}
     ids: dict[str, set[int]] = {}
@@ -49,20 +52,21 @@ def schemas_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata])
             configs[name] = table.config
             used = {file.schema_id for part in table.subtasks.values() for file in part.files}
             ids.setdefault(name, set()).update(used)
-    return [_schema(operator, configs[name], ids[name]) for name in sorted(configs)]
+    return [_schema(entry, configs[name], ids[name]) for name in sorted(configs)]
 
 
-def _schema(operator: str, config: pb.TableConfig, ids: set[int]) -> SchemaSummary:
+def _schema(entry: pb.OperatorEntry, config: pb.TableConfig, ids: set[int]) -> SchemaSummary:
     kind = config.WhichOneof("kind") or "unknown"
     timed, keyed = config.time_keyed, config.keyed
     expiring = keyed.HasField("time_to_live_us")
+    broadcast = broadcast_columns(entry.definition, config.name)
     return SchemaSummary(
-        operator=operator,
+        operator=entry.operator_id,
         table=config.name,
-        kind=kind.replace("_", " "),
+        kind=kind.replace("_", " ") if broadcast is None else BROADCAST,
         description=config.description,
-        keys=tuple(keyed.key_columns or timed.key_columns),
-        columns=_columns(config),
+        keys=tuple(keyed.key_columns or timed.key_columns) if broadcast is None else broadcast.keys,
+        columns=_columns(config) if broadcast is None else _broadcast_columns(broadcast),
         schema_ids=tuple(sorted(ids)),
         bin_us=timed.bin_us if kind == "time_keyed" else None,
         retention_us=timed.retention_us if kind == "time_keyed" else None,
@@ -82,4 +86,11 @@ def _columns(config: pb.TableConfig) -> tuple[ColumnSummary, ...]:
         ColumnSummary(field.name, str(field.type), field.name in keys, field.nullable, field_id(field))
         for field in schema
         if field.name != TIME
+    )
+
+
+def _broadcast_columns(broadcast: BroadcastColumns) -> tuple[ColumnSummary, ...]:
+    return tuple(
+        ColumnSummary(name, kind, key=name in broadcast.keys, nullable=True, field_id=None)
+        for name, kind in broadcast.types
     )

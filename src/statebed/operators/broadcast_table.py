@@ -39,6 +39,8 @@ class BroadcastTable:
 
     input: Input
     deleted: str | None = None
+    present: str | None = None
+    """Column that is true in every row and not stored: in the results of a left lookup, it marks rows with a match."""
 
     def check(self, *, where: str) -> None:
         """Raise InputError if the columns cannot be stored, or the deletion column does not fit."""
@@ -76,7 +78,13 @@ class BroadcastTable:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Columns of the table: those of the input, without the one that marks deletions."""
+        """Columns of the table for its readers."""
+        present = [] if self.present is None else [pa.field(self.present, pa.bool_())]
+        return pa.schema([*self._stored, *present])
+
+    @cached_property
+    def _stored(self) -> pa.Schema:
+        """Columns of the input, without the one that marks deletions."""
         return pa.schema([field for field in self.input.columns if field.name != self.deleted])
 
     @property
@@ -88,7 +96,7 @@ class BroadcastTable:
         """Return the parts that go into the definition of an operator."""
         return {
             "keys": list(self.input.keys),
-            "columns": [[field.name, str(field.type)] for field in self.columns],
+            "columns": [[field.name, str(field.type)] for field in self._stored],
             "changes": self.input.changes.value,
             "deleted": self.deleted,
         }
@@ -123,7 +131,7 @@ class BroadcastTable:
         if self.deleted is not None:
             removed = boolean_values(one_chunk(newest[self.deleted]))
         keys = zip(*(newest[name].to_pylist() for name in self.input.keys), strict=True)
-        values = newest.select([name for name in self.columns.names if name not in self.input.keys]).to_pylist()
+        values = newest.select([name for name in self._stored.names if name not in self.input.keys]).to_pylist()
         for key, value, gone in zip(keys, values, removed.tolist(), strict=True):
             yield key, None if gone else value
 
@@ -135,8 +143,10 @@ class BroadcastTable:
             pa.array(
                 keys[field.name] if field.name in keys else [value.get(field.name) for _, value in ordered], field.type
             )
-            for field in self.columns
+            for field in self._stored
         ]
+        if self.present is not None:
+            arrays.append(pa.repeat(pa.scalar(True), len(ordered)))
         return pa.Table.from_arrays(arrays, schema=self.columns)
 
 

@@ -4,9 +4,11 @@ The stored table has all declared columns, not only those that the query selects
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from statebed.errors import StatebedError
+from statebed.flow.broadcasts import BroadcastStream
 from statebed.flow.joins import eq
 from statebed.flow.keys import quoted
 from statebed.queries.conditions import JoinConditions
@@ -18,8 +20,6 @@ from statebed.spark.api.stream import JobStream
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation
 
-PRESENT = "is_present"
-"""Column of the stored table that is true in every row: null in a result without a partner."""
 _SWAPPED = {"inner": "inner", "right": "left"}
 
 
@@ -61,10 +61,11 @@ def _looked_up(
     rows = table.broadcast
     assert rows is not None
     columns = _table_columns(table, rows)
-    right = rows.stream.select(*map(quoted, rows.stream.columns), f"true as {PRESENT}")
+    # True in every row of the table, and null in a result without a partner.
+    present = fresh_name("is_present", rows.stream.columns)
     names = [f"join_key_{place}" for place in range(len(conditions.equal))]
     keys = dict(zip(names, (a for a, _ in conditions.equal), strict=True))
-    left = query.materialised(stream, keys, avoid=right.columns)
+    left = query.materialised(stream, keys, avoid=[*rows.stream.columns, present])
     pairs = [eq(name, _key_column(value, columns)) for name, (_, value) in zip(names, conditions.equal, strict=True)]
     # In a pair, an equal column of the table has the name of the stream's column.
     in_pair = {pair.right: pair.left for pair in pairs}
@@ -75,7 +76,7 @@ def _looked_up(
     condition = " and ".join(writer.text(part) for part in conditions.rest) or None
     try:
         results = left.behind.lookup(
-            right.broadcast(*rows.key, deleted=rows.deleted, name=rows.name),
+            _broadcast(rows, present),
             on=pairs or None,
             how=how,
             condition=condition,
@@ -85,7 +86,7 @@ def _looked_up(
         raise UntranslatableError(error.what, error.fix) from error
     if how not in {"inner", "left"}:
         return _result(stream, left, results)
-    moved = _table_values(results, shown, table, rows)
+    moved = _table_values(results, shown, table, rows, present)
     texts = {name: text for name, text in moved.values() if text is not None}
     return _result(
         stream,
@@ -94,6 +95,11 @@ def _looked_up(
         names=table.names,
         columns={number: name for number, (name, _) in moved.items()},
     )
+
+
+def _broadcast(rows: BroadcastRows, present: str) -> BroadcastStream:
+    broadcast = rows.stream.broadcast(*rows.key, deleted=rows.deleted, name=rows.name)
+    return replace(broadcast, table=replace(broadcast.table, present=present))
 
 
 def _result(
@@ -119,7 +125,7 @@ def _result(
 
 
 def _table_values(
-    results: JobStream, shown: Mapping[int, str], table: Relation, rows: BroadcastRows
+    results: JobStream, shown: Mapping[int, str], table: Relation, rows: BroadcastRows, present: str
 ) -> dict[int, tuple[str, str | None]]:
     """Return the columns of the table in the results by attribute, with the text of those that have to be computed.
 
@@ -136,7 +142,7 @@ def _table_values(
         value = "false" if column is None else quoted(column)
         name = fresh_name(label, taken)
         taken.append(name)
-        result[number] = (name, f"case when {PRESENT} then {value} end")
+        result[number] = (name, f"case when {quoted(present)} then {value} end")
     return result
 
 

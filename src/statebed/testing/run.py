@@ -17,7 +17,8 @@ from statebed.flow import Edge, Flow, Graph, OperatorNode, SourceNode
 from statebed.flow.clocks import SourceClock, next_clocks
 from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes
-from statebed.inspect.tables.row_reader import json_text
+from statebed.inspect.tables.broadcast_rows import broadcast_columns
+from statebed.inspect.tables.json_text import json_text
 from statebed.operators.changelog import consolidated
 from statebed.operators.input_rows import exact_cast
 from statebed.operators.window_definition import tumbling
@@ -246,7 +247,7 @@ class TestRun:
         return pa.concat_tables([empty, *pieces])
 
     def state(self, operator: str, table: str) -> pa.Table:
-        """Return all rows of a table of an operator; broadcast tables show keys and values as JSON."""
+        """Return all rows of a table of an operator; a broadcast table has its columns, nested ones as JSON."""
         node = self._graph.nodes[self._graph.names[operator].node]
         if not isinstance(node, OperatorNode) or table not in node.operator.tables:
             known = list(node.operator.tables) if isinstance(node, OperatorNode) else []
@@ -254,6 +255,9 @@ class TestRun:
         kind = node.operator.tables[table].WhichOneof("kind")
         if kind == "global_keyed":
             items = list(self._cluster.managers(operator)[0].get_global_keyed_state(table).items())
+            broadcast = broadcast_columns(node.operator.definition.described, table)
+            if broadcast is not None:
+                return pa.Table.from_arrays(broadcast.arrays(items), schema=broadcast.schema)
             texts = [[json_text(part) for part in item] for item in items]
             return pa.table({"key": [key for key, _ in texts], "value": [value for _, value in texts]})
         keyed = kind == "keyed"

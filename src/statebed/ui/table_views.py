@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.schemas import SchemaSummary, schemas_of
+from statebed.inspect.tables.table_shape import BROADCAST
 from statebed.present import units
 from statebed.ui.points import StateTotals
 
@@ -78,7 +79,7 @@ class TableView:
         elif schema.kind == KEYED:
             lives = f"{units.duration(schema.time_to_live_us)} of {schema.time_to_live_clock}"
             pairs.append(("time to live", lives if schema.time_to_live_us is not None else "for good"))
-        else:
+        elif schema.kind != BROADCAST:
             pairs.append(("retention", units.duration(schema.retention_us) if schema.retention_us else "until closed"))
         if schema.bin_us:
             pairs.append(("bins of", units.duration(schema.bin_us)))
@@ -89,13 +90,13 @@ class TableView:
         return pairs
 
 
-def tables_of(operator: str, subtasks: Sequence[pb.OperatorCheckpointMetadata]) -> list[TableView]:
+def tables_of(entry: pb.OperatorEntry, subtasks: Sequence[pb.OperatorCheckpointMetadata]) -> list[TableView]:
     """Return the tables of an operator, sorted by name."""
     parts: dict[str, list[pb.TableSubtaskCheckpointMetadata]] = {}
     for metadata in subtasks:
         for name, table in metadata.tables.items():
             parts.setdefault(name, []).extend(table.subtasks.values())
-    return [_table(operator, schema, parts[schema.table]) for schema in schemas_of(operator, subtasks)]
+    return [_table(entry.operator_id, schema, parts[schema.table]) for schema in schemas_of(entry, subtasks)]
 
 
 def _table(operator: str, schema: SchemaSummary, parts: Sequence[pb.TableSubtaskCheckpointMetadata]) -> TableView:

@@ -157,7 +157,7 @@ def _tables(reader: JobReader, record: pb.CheckpointMetadata) -> tuple[list[Tabl
 
 
 def operator_tables(reader: JobReader, entry: pb.OperatorEntry) -> list[TableView]:
-    return tables_of(entry.operator_id, reader.subtasks(entry))
+    return tables_of(entry, reader.subtasks(entry))
 
 
 def _judged(reader: JobReader, points: Sequence[Point]) -> list[Point]:
@@ -281,7 +281,7 @@ def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> 
     return OperatorView(
         record,
         entry,
-        tuple(tables_of(operator_id, metadata)),
+        tuple(tables_of(entry, metadata)),
         totals(figures, operator_id),
         tuple(subtasks_in({operator_id: metadata})),
     )

@@ -1,6 +1,9 @@
 """Broadcast tables in flows: all rows of an epoch see the same table, at any parallelism and after crashes."""
 
+import datetime as dt
 import random
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +13,7 @@ from effort import every_third
 
 import statebed as sb
 from statebed.errors import InputError
+from statebed.storage import get_storage_provider
 
 RULES = "rule_id string, threshold double, tags array<string>, gone boolean"
 PAYMENTS = "card string, rule string, amount double, ts timestamp"
@@ -176,6 +180,35 @@ def test_any_history_equals_a_dictionary(seed: int) -> None:
                 t.rescale(chance.randrange(1, 5))
         found = [(row["card"], row["threshold"]) for row in t.output("checked")]
     assert sorted(found) == sorted(expected)
+
+
+def test_the_stored_table_is_read_with_its_columns(tmp_path: Path) -> None:
+    flow = sb.Flow("fraud")
+    columns = "day date, threshold double, at timestamp, cents decimal(10, 2), tags array<string>, gone boolean"
+    rules = flow.source("rules", f"rule_id string, {columns}").broadcast("rule_id", "day", deleted="gone")
+    payments = flow.source("payments", PAYMENTS, watermark=("ts", "0s"))
+    payments.lookup(rules, on=sb.eq("rule", "rule_id"), name="checked")
+    day, at = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
+    high = {"rule_id": "high", "day": day, "threshold": 1.5, "at": at, "cents": Decimal("3.25"), "tags": ["a", "ü"]}
+    low = {"rule_id": "low", "day": day, "threshold": None, "at": None, "cents": None, "tags": None}
+    with sb.testing.run(flow, store=get_storage_provider(tmp_path), parallelism=2) as t:
+        t.feed("rules", [{**high, "gone": False}, {**low, "gone": False}])
+        t.feed("rules", [{**high, "threshold": 2.5, "gone": False}, {**low, "gone": True}])
+    before, now = (sb.read_state(tmp_path, operator="checked", table="rules", epoch=epoch) for epoch in (2, None))
+    shown = {**high, "tags": '["a", "ü"]'}
+    assert now.to_arrow().to_pylist() == [{**shown, "threshold": 2.5}]
+    assert before.keys(("low", "2026-01-02")).to_arrow().to_pylist() == [low]
+    assert before.filter("threshold > 1").select("rule_id").to_arrow().to_pylist() == [{"rule_id": "high"}]
+    assert sum(batch.num_rows for part in before.slices() for batch in part.batches()) == 2
+    assert (now.kind, now.key_columns) == ("broadcast", ["rule_id", "day"])
+    assert now.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert now.count() == 1
+    changes = sb.diff_state(tmp_path, operator="checked", table="rules", since=before.epoch).to_arrow().to_pylist()
+    assert sorted((row["change"], row["rule_id"], row["threshold"]) for row in changes) == [
+        ("delete", "low", None),
+        ("update_after", "high", 2.5),
+        ("update_before", "high", 1.5),
+    ]
 
 
 def test_mistakes() -> None:

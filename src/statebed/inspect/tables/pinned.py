@@ -26,7 +26,9 @@ from statebed.inspect.jobs import job_names
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
+from statebed.inspect.tables.broadcast_rows import broadcast_columns
 from statebed.inspect.tables.parallel_reads import map_concurrently
+from statebed.inspect.tables.table_shape import TableShape
 from statebed.operators.finished_results import result_table
 from statebed.operators.labels import stored_label
 from statebed.storage import ScopedStore, get_storage_provider
@@ -88,6 +90,11 @@ class PinnedTable:
     """Parts of its subtasks, sorted by hash range."""
     others: "Tables"
     """All tables of the operator, by name."""
+
+    @cached_property
+    def shape(self) -> TableShape:
+        """Columns of the table."""
+        return TableShape(self.config, broadcast_columns(self.entry.definition, self.table))
 
 
 def find_location(

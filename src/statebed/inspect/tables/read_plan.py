@@ -108,7 +108,7 @@ class FilePlan:
         if self.request.shape.kind != GLOBAL_KEYED:
             return True
         # Rows of these files are sorted by key.
-        ends = self._statistics(group, self.request.shape.keys[0])
+        ends = self._statistics(group, self.request.shape.stored_keys[0])
         wanted = self.request.keys[0].rows.column(1).to_pylist()
         return ends is None or any(ends[0] <= key <= ends[1] for key in wanted)
 

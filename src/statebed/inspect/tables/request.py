@@ -174,19 +174,27 @@ def matching(rows: pa.Table, conditions: Iterable[Condition]) -> pa.Table:
 def keys_of(shape: TableShape, keys: list[Key]) -> Keys:
     """Convert keys as users write them to rows with their hashes."""
     where = f"table {shape.config.name!r}"
-    if shape.kind == GLOBAL_KEYED:
-        columns = [pa.array([Codec[Any]().encode_key(key) for key in keys], pa.binary())]
+    if shape.kind == GLOBAL_KEYED and shape.broadcast is None:
+        columns = [_encoded(keys)]
     else:
         if not shape.keys:
             raise InputError("the table has no keys", where=where, fix="select by time, or with a filter")
         parts = [_parts(key, shape.keys, where=where) for key in keys]
         columns = [
-            normalise_key(_column(field, [part[index] for part in parts], where=where))
-            for index, field in enumerate(shape.key_schema)
+            _column(field, [part[index] for part in parts], where=where) for index, field in enumerate(shape.key_schema)
         ]
+        if shape.broadcast is None:
+            columns = [normalise_key(column) for column in columns]
+        else:
+            columns = [_encoded(zip(*(column.to_pylist() for column in columns), strict=True))]
     hashes = _placed(shape, columns) if keys else np.zeros(0, dtype=np.uint64)
     rows = [from_numpy(hashes, pa.uint64()), *columns]
-    return Keys(pa.Table.from_arrays(rows, names=[KEY_HASH, *shape.keys]))
+    return Keys(pa.Table.from_arrays(rows, names=[KEY_HASH, *shape.stored_keys]))
+
+
+def _encoded(keys: Iterable[Key]) -> pa.Array:
+    """Return keys of a global keyed table as stored."""
+    return pa.array([Codec[Any]().encode_key(key) for key in keys], pa.binary())
 
 
 def _placed(shape: TableShape, columns: list[pa.Array]) -> npt.NDArray[np.uint64]:

@@ -6,12 +6,7 @@ memory. Pieces of keyed tables are ordered by the hashes of their keys, those of
 global keyed table is held as a whole, because such tables are small.
 """
 
-import base64
-import datetime as dt
-import json
-import math
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +16,7 @@ from statebed.arrays.columns import int64_values, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import DELETED, KEY_HASH, SEQUENCE, TIME
 from statebed.inspect.tables.hash_merge import HashSource, merge_by_hash
+from statebed.inspect.tables.json_text import json_text
 from statebed.inspect.tables.read_plan import FilePlan, PartPlan
 from statebed.inspect.tables.request import Request
 from statebed.inspect.tables.table_shape import GLOBAL_KEYED, KEYED, TableShape
@@ -96,14 +92,14 @@ def in_time_order(plan: PartPlan) -> Iterator[pa.Table]:
 def _global(plan: PartPlan) -> Iterator[pa.Table]:
     rows = newest_of_keys([piece for file in plan.files for piece in rows_of_file(file, plan)])
     rows = filtered(rows, ~np.asarray(rows[DELETED].to_pylist(), dtype=np.bool_))
-    codec = Codec[Any]()
-    columns = [
-        pa.array([json_text(codec.decode(data)) for data in rows[KEY].to_pylist()], pa.string()),
-        pa.array([json_text(codec.decode(data)) for data in rows[VALUE].to_pylist()], pa.string()),
-        rows[KEY_HASH],
-        rows[SEQUENCE],
-    ]
-    yield pa.Table.from_arrays(columns, schema=plan.request.shape.full_schema)
+    codec, shape = Codec[Any](), plan.request.shape
+    keys, values = ([codec.decode(data) for data in rows[name].to_pylist()] for name in (KEY, VALUE))
+    if shape.broadcast is None:
+        columns = [pa.array(map(json_text, part), pa.string()) for part in (keys, values)]
+    else:
+        columns = shape.broadcast.arrays(zip(keys, values, strict=True))
+    columns += [rows[KEY_HASH], rows[SEQUENCE]]
+    yield pa.Table.from_arrays(columns, schema=shape.full_schema)
 
 
 def rows_of_file(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
@@ -136,32 +132,3 @@ def _in_time(rows: pa.Table, request: Request) -> pa.Table:
     times = int64_values(rows[TIME])
     wanted = (times >= request.start_us) & ((times < request.end_us) | (request.end_us == END))
     return filtered(rows, wanted)
-
-
-def json_text(value: Any) -> str:
-    """Return a key or value of a global keyed table as JSON."""
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to types that JSON supports: a map with non-text keys becomes a list of pairs, bytes become
-    base64, times ISO 8601, durations seconds.
-    """
-    match value:
-        case list() | tuple():
-            value = [_plain(item) for item in value]
-        case dict() if all(isinstance(key, str) for key in value):
-            value = {key: _plain(item) for key, item in value.items()}
-        case dict():
-            value = [[_plain(key), _plain(item)] for key, item in value.items()]
-        case bytes():
-            value = base64.b64encode(value).decode()
-        case dt.timedelta():
-            value = value / dt.timedelta(seconds=1)
-        case dt.date():
-            value = value.isoformat()
-        case float() if not math.isfinite(value):
-            value = str(value)
-        case Decimal():
-            value = str(value)
-    return value

@@ -50,7 +50,7 @@ class StateDiff(Answer):
         self._found = before, after
         self._keys = keys
         self._results = results
-        shapes = [TableShape(table.config) for table in self._found]
+        shapes = [table.shape for table in self._found]
         if shapes[0].kind != shapes[1].kind:
             raise InputError(
                 f"the table was {shapes[0].kind} at epoch {self.since}, and is {shapes[1].kind} at epoch {self.until}",
@@ -220,7 +220,7 @@ def diff_at(
     if aggregates and not results:
         raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
     after = _find(location, operator, table, until, results=results)
-    finished = finished_results(after, TableShape(after.config), aggregates) if results else None
+    finished = finished_results(after, after.shape, aggregates) if results else None
     if finished is not None and finished.in_time_order:
         raise InputError(
             "results of windows are made of several panes, which change one by one",

@@ -28,7 +28,7 @@ from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.slices import Slice, answers_of_part, slices_of
 from statebed.inspect.tables.stored_elements import StoredElements
 from statebed.inspect.tables.stored_results import finished_results
-from statebed.inspect.tables.table_shape import TableShape
+from statebed.inspect.tables.table_shape import BROADCAST, TableShape
 from statebed.operators.finished_results import UserAggregates
 from statebed.operators.labels import stored_label, written_name
 
@@ -77,8 +77,8 @@ class StateTable(Answer):
 
     @property
     def kind(self) -> str:
-        """Kind of the table: 'keyed', 'time keyed' or 'global keyed'."""
-        return self._request.shape.kind
+        """Kind of the table: 'keyed', 'time keyed', 'global keyed' or 'broadcast'."""
+        return self._request.shape.kind if self._request.shape.broadcast is None else BROADCAST
 
     @property
     def epoch(self) -> int:
@@ -281,7 +281,7 @@ def table_at(
     if aggregates and not results:
         raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
     pinned = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint, results=results)
-    shape = TableShape(pinned.config)
+    shape = pinned.shape
     finished = _finished(pinned, shape, aggregates) if results else None
     if finished is None:
         return StateTable(pinned, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))

@@ -9,6 +9,7 @@ from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import BIN, DELETED, KEY_HASH, RESERVED_FIELDS, SEQUENCE, TIME, schema_from_bytes
 from statebed.format.segment import segment_schema
+from statebed.inspect.tables.broadcast_rows import BroadcastColumns
 from statebed.state.evolution.column_defaults import defaults_from_bytes
 from statebed.state.global_keyed.files import FILE_SCHEMA as GLOBAL_FILE_SCHEMA
 from statebed.state.global_keyed.files import KEY, VALUE
@@ -17,10 +18,11 @@ from statebed.state.keyed.table import KeyedTable
 KEYED = "keyed"
 TIME_KEYED = "time keyed"
 GLOBAL_KEYED = "global keyed"
+BROADCAST = "broadcast"
 INTERNAL = (KEY_HASH, SEQUENCE)
 """Columns of files that are shown on request."""
 _TEXT = pa.schema([pa.field(KEY, pa.string(), nullable=False), pa.field(VALUE, pa.string(), nullable=False)])
-"""Schema of global keyed tables: their keys and values have any type and are shown as JSON."""
+"""Schema of global keyed tables whose keys and values have any type: they are shown as JSON."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,11 @@ class TableShape:
     """Columns of a table at one epoch, from its stored configuration."""
 
     config: pb.TableConfig
+    broadcast: BroadcastColumns | None = None
+    """Columns of a broadcast table, which is stored as a global keyed table; None for other tables."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_shape_of, (self.config.SerializeToString(),))
+        return (_shape_of, (self.config.SerializeToString(), self.broadcast))
 
     @cached_property
     def kind(self) -> str:
@@ -43,6 +47,14 @@ class TableShape:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
+        """Key columns shown to readers."""
+        if self.broadcast is not None:
+            return self.broadcast.keys
+        return self.stored_keys
+
+    @cached_property
+    def stored_keys(self) -> tuple[str, ...]:
+        """Key columns of files."""
         if self.kind == GLOBAL_KEYED:
             return (KEY,)
         return tuple(self.config.keyed.key_columns if self.kind == KEYED else self.config.time_keyed.key_columns)
@@ -75,6 +87,8 @@ class TableShape:
     @cached_property
     def schema(self) -> pa.Schema:
         """Columns shown by default: keys, `_time` if rows have one, values."""
+        if self.broadcast is not None:
+            return self.broadcast.schema
         if self.kind == GLOBAL_KEYED:
             return _TEXT
         times = [pa.field(TIME, RESERVED_FIELDS[TIME].type, nullable=False)] if self.timed else []
@@ -89,8 +103,10 @@ class TableShape:
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """Key columns as stored."""
-        return pa.schema([self.file_schema.field(name).remove_metadata() for name in self.keys])
+        """Key columns with the types of keys that are looked up."""
+        if self.broadcast is not None:
+            return self.broadcast.key_schema
+        return pa.schema([self.file_schema.field(name).remove_metadata() for name in self.stored_keys])
 
     @cached_property
     def file_schema(self) -> pa.Schema:
@@ -118,5 +134,5 @@ class TableShape:
         return schema_from_bytes(kind.schema, where=f"table {self.config.name!r}")
 
 
-def _shape_of(config: bytes) -> TableShape:
-    return TableShape(pb.TableConfig.FromString(config))
+def _shape_of(config: bytes, broadcast: BroadcastColumns | None) -> TableShape:
+    return TableShape(pb.TableConfig.FromString(config), broadcast)

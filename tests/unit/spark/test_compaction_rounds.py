@@ -232,7 +232,7 @@ def test_an_epoch_waits_when_the_debt_is_too_large() -> None:
     job = Job("keyed", options=CompactionOptions(max_debt_bytes=1))
     job.rounds.lateness = (1000,)
     job.run(4)
-    assert job.compaction.counts.waits == 3
+    assert job.compaction.counts.waits == 2, "the first epoch leaves nothing to compact"
 
 
 def test_a_failed_round_is_counted_and_the_next_ones_come_less_often() -> None:

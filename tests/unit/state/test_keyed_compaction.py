@@ -137,8 +137,9 @@ def test_deleted_and_expired_rows_leave_with_a_compaction(tiers: Tiers) -> None:
 def test_rows_that_expire_after_the_last_checkpoint_leave_with_a_compaction(tiers: Tiers, everything: bool) -> None:
     world = World(tiers, keyed_table_config("totals", "", ["id"], SCHEMA, dt.timedelta(microseconds=100)))
     ids = np.arange(1000)
-    world.write(ids, 1, times=pa.array(ids))
-    world.commit()
+    for factor in (2, 1):
+        world.write(ids, factor, times=pa.array(ids))
+        world.commit()
     world.view.advance(600)  # no file says so yet
     edit = world.job(everything=everything).run()
     assert sum(output.entry.rows for output in edit.outputs) == 1000 - 501
@@ -149,8 +150,9 @@ def test_rows_that_expire_after_the_last_checkpoint_leave_with_a_compaction(tier
 
 def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers) -> None:
     world = World(tiers)
-    world.write(np.arange(20_000), 1)
-    world.commit()
+    for factor in (1, 2):
+        world.write(np.arange(20_000), factor)
+        world.commit()
     everything = world.view.statistics().compaction_debt_bytes
     job = world.job(max_bytes=everything // 5)
     assert job.input_bytes <= everything // 4
@@ -159,6 +161,19 @@ def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers
     assert {file.level for file in metadata.files} == {0, BASE}
     assert 0 < world.view.statistics().compaction_debt_bytes < everything
     assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_files_that_share_no_rows_are_not_compacted(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(1000), 1)
+    world.commit()
+    assert world.view.plan_compaction(max_bytes=1 << 30) is None
+    assert world.view.due_bytes == 0
+    assert world.view.plan_compaction(max_bytes=None, everything=True) is not None, "on request, deleted rows leave"
+    world.write(np.arange(3), 2)
+    world.commit()
+    assert world.view.due_bytes > 0
+    assert len(world.job().run().inputs) == 2
 
 
 def test_nothing_is_planned_before_files_are_stored_nor_when_nothing_is_due(tiers: Tiers) -> None:

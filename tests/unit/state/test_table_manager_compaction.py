@@ -233,7 +233,7 @@ def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, max_bytes: 
             write(manager, step)
             manager.checkpoint(step + 2).result(timeout=30)
             merged = manager.metrics().compaction
-            assert merged.compactions > before.compactions
+            assert merged.compactions > before.compactions or step == 0, "a single file of a table is left alone"
             within = merged.read_bytes - before.read_bytes <= max_bytes
             assert within or merged.compactions == before.compactions + 1, "a single merge that is larger goes alone"
             before = merged

@@ -5,12 +5,14 @@ A compaction into the base reads all files that have rows in its ranges, so ther
 expired rows can be dropped. The ranges are those of the base files and the gaps between them. Ranges with the most
 delta rows per base row come first, up to the byte limit. If no range is due, the youngest deltas are compacted into one
 once there are a few of them, so that checkpoints seldom have to do it themselves. Deletions are kept in that case.
+Ranges where no two files overlap are due only on request: rewriting the first delta of a table would change little.
 
 Outputs carry the greatest sequence of the files they replace. A delta written in the meantime is newer.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 from statebed.format import checkpoint_pb2 as pb
@@ -74,7 +76,8 @@ def due_bytes(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> int:
     ranges.
     """
     many = len(deltas_of(files)) >= MANY_DELTAS
-    return bytes_of(files) if many or debt(files, owned) > WORTH_COMPACTING else 0
+    due = many or (debt(files, owned) > WORTH_COMPACTING and _overlap(files, owned))
+    return bytes_of(files) if due else 0
 
 
 def plan(
@@ -95,6 +98,8 @@ def plan(
     """
     least = 0.0 if max_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
+    if max_bytes is not None:
+        ranges = [span for span in ranges if _overlap(files, span)]
     debts = [(inf if _has_other_columns(files, span, schema_id) else debt(files, span), span) for span in ranges]
     due = sorted(((much, range_) for much, range_ in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
     chosen: list[pb.HashRange] = []
@@ -110,6 +115,16 @@ def plan(
     chosen.sort(key=lambda range_: range_.first)
     inputs = tuple(file for file in files if any(_holds(file, range_) for range_ in chosen))
     return Plan(tuple(chosen), inputs, int(spent))
+
+
+def _overlap(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> bool:
+    """Return whether several files may have rows with equal hashes in the range."""
+    spans = sorted(
+        (max(file.min_key_hash, file.owned.first, owned.first), min(file.max_key_hash, file.owned.last, owned.last))
+        for file in files
+        if _holds(file, owned)
+    )
+    return any(later[0] <= earlier[1] for earlier, later in pairwise(spans))
 
 
 def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schema_id: int | None) -> bool:

@@ -136,6 +136,7 @@ CASES: dict[str, Callable[[sb.Flow], None]] = {
     "count_distinct in a window": _window(n=sb.count_distinct("v")),
     "median in a window": _window(middle=sb.median("v")),
     "count_distinct in a session": _window(sb.session("1 minute"), n=sb.count_distinct("v")),
+    "median in a session": _window(sb.session("1 minute"), middle=sb.median("v")),
     "open sessions": _sessions,
     "open sessions, a row out of order": _sessions,
     "list state": _process(Appended()),

@@ -151,6 +151,14 @@ def test_the_state_store_on_rocksdb_is_taken_over(spark: SparkSession, tmp_path:
         spark.conf.unset(name)
 
 
+def test_a_take_over_gives_no_batch_until_there_are_rows(spark: SparkSession, tmp_path: Path) -> None:
+    df = Tables(spark, tmp_path / "in", files=1).write().read().groupBy("k").count()
+    spark_runs(df, "complete", tmp_path / "taken", {})
+    found: list[Any] = []
+    taken_over(df, "complete", tmp_path, found)
+    assert not found, "the table that Spark has already given is given again"
+
+
 def test_what_cannot_be_taken_over_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path / "in", files=1).write()
     for name, (build, message) in REFUSED.items():

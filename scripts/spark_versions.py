@@ -51,7 +51,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "queries of Spark (sb.stream)": ("queries/test_queries_against_spark.py",),
     "Columns behind operators": ("test_columns_behind_operators.py", "test_projection_rebuilt.py"),
     "nested timestamps": ("test_nested_times.py",),
-    "SQL text": ("test_sql_text.py",),
+    "SQL text": ("test_sql_text.py", "test_sql_windows.py"),
     "state as a table of Spark": ("test_state_as_table.py",),
     "change feed": ("test_change_feed.py",),
     READERS: ("test_lake_tables_in_spark.py",),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from nexmark_answers import assert_same, expected, in_order, without_zones
+from spark.sql_tables import check_mistake
 
 import statebed as sb
 from examples.nexmark import QUERIES, rows_of
@@ -19,7 +20,6 @@ from examples.nexmark.sources import SOURCE_NAMES
 from statebed.demo.nexmark import Nexmark
 from statebed.errors import InputError
 from statebed.format.names import stored_name
-from statebed.format.stream_schema import Changes
 from statebed.queries.text.pipeline import PipelineSettings
 from statebed.sql.source_text import SqlText
 from statebed.sql.statement_parser import parse_statements
@@ -260,32 +260,21 @@ def test_a_setting_with_two_values_is_refused() -> None:
     assert "line 3, column 1" in caught.value.where
 
 
-BIDS = """
-CREATE TABLE bids (auction BIGINT, price BIGINT, note STRING, ts TIMESTAMP, WATERMARK FOR ts AS ts)
-WITH (connector = 'datagen');
-CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'sqlite', path = 'x.db');
-CREATE TABLE black WITH (connector = 'blackhole');
-"""
-HOP = "HOP(ts, INTERVAL '10' SECONDS, INTERVAL '1' MINUTE)"
-HOPS = "TABLE(HOP(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECONDS, INTERVAL '1' MINUTE))"
-SESSIONS = "TABLE(SESSION(TABLE bids PARTITION BY auction, DESCRIPTOR(ts), INTERVAL '1' MINUTE))"
-CUMULATED_TABLE = HOPS.replace("HOP", "CUMULATE")
 MISTAKES = {
-    f"SELECT note, count(*) AS n FROM {HOPS}\nGROUP BY window_start, ROLLUP(window_end, note)": (
-        "ROLLUP, CUBE or GROUPING SETS cannot run on statebed: a window is used in it before its aggregation",
-        "GROUP BY window_start",
-        "in a subquery if there is another step: GROUP BY window_start, window_end",
+    "SELECT price,\n  rand() AS r FROM bids": (
+        "SELECT cannot run on statebed: it returns different rows when computed again",
+        "SELECT price",
+        "xxhash64",
     ),
-    f"SELECT window_start, count(*) AS n FROM {HOPS}\nWHERE window_start > TIMESTAMP '2024-01-01 00:00:00'\n"
-    "GROUP BY window_start, window_end": (
-        "a condition cannot run on statebed: (window_start > ",
-        "window_start > TIMESTAMP",
-        "HAVING window_start >= ...",
+    "SELECT note, count(*) FROM bids\nWHERE uuid() > 'a' GROUP BY note": (
+        "a condition cannot run on statebed: it returns different rows when computed again",
+        "uuid()",
+        "xxhash64",
     ),
-    f"SELECT note, min(window_start) AS n FROM {HOPS}\nGROUP BY window_start, ROLLUP(note)": (
-        "GROUP BY cannot run on statebed: min(window_start) reads a window before its aggregation",
-        "GROUP BY window_start",
-        "select the window itself",
+    "SELECT kurtosis(price) FROM bids GROUP BY auction": (
+        "GROUP BY cannot run on statebed: statebed has no aggregate kurtosis()",
+        "GROUP BY auction",
+        "aggregates.md",
     ),
     "SELECT *,\n\tlag(price) OVER (PARTITION BY auction ORDER BY ts) AS p /* ü */\nFROM bids": (
         "lag() is not computed over a partition",
@@ -347,29 +336,6 @@ MISTAKES = {
         "ROW_NUMBER()",
     ),
     "SELECT 1": ("the query reads no stream", "SELECT 1", "read one of the tables"),
-    "SELECT count(*) FROM TABLE(SESSION(TABLE (SELECT *, current_timestamp() AS now FROM bids), DESCRIPTOR(now), "
-    "INTERVAL '1' MINUTE)) GROUP BY window_start, window_end": ("over the event time", "SESSION", "WATERMARK FOR"),
-    f"SELECT note, count(*) FROM {SESSIONS}\nGROUP BY note, window_start, window_end": (
-        "SESSION gives rows the sessions of its PARTITION BY, but GROUP BY has other columns",
-        "GROUP BY note",
-        "name the same columns in both",
-    ),
-    f"SELECT auction, note, count(*) FROM {SESSIONS}\nGROUP BY auction, note, window_start, window_end": (
-        "SESSION gives rows the sessions of its PARTITION BY",
-        "GROUP BY auction, note",
-        "name the same columns in both",
-    ),
-    f"SELECT auction, count(*) FROM {SESSIONS.replace('PARTITION BY auction', '')}\n"
-    "GROUP BY auction, window_start, window_end": (
-        "SESSION gives rows the sessions of its PARTITION BY",
-        "GROUP BY auction",
-        "PARTITION BY auction",
-    ),
-    f"SELECT count(*) FROM {SESSIONS.replace('BY auction', 'BY auktion')} GROUP BY window_start, window_end": (
-        "there is no column auktion, by which SESSION partitions the rows",
-        "SESSION",
-        "the columns are auction, price",
-    ),
     "SELECT price, cast('x' AS int) AS n FROM bids": ("cannot be cast to", "cast('x' AS int)", ""),
     "SELECT b.price FROM bids b JOIN bids FOR SYSTEM_TIME AS OF b.price AS r ON b.auction = r.auction": (
         "takes the event time of the left side",
@@ -482,15 +448,7 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_a_mistake_is_shown_in_the_text(spark: Any, tmp_path: Path, text: str) -> None:
     what, place, fix = MISTAKES[text]
-    job = sb.Job("wrong", state=tmp_path, spark=spark)
-    with pytest.raises(InputError) as raised:
-        job.execute(BIDS + text, file="p.sql")
-    error = raised.value
-    assert what in error.what
-    assert fix in error.fix
-    where, line, carets = error.where.splitlines()
-    assert where.startswith("p.sql, line ")
-    assert line[carets.index("^") :].startswith(place), error
+    check_mistake(spark, tmp_path, text, what=what, place=place, fix=fix)
 
 
 def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> None:
@@ -506,33 +464,6 @@ def test_sql_over_registered_sources_is_a_stream(spark: Any, tmp_path: Path) -> 
     assert list(job.graph.sources) == ["ticks"]
     with pytest.raises(InputError, match="`mode` must be one of"):
         job.sql("SELECT * FROM ticks", mode="late")
-
-
-@pytest.mark.parametrize(
-    ("query", "operator"),
-    [
-        (
-            "SELECT sum(price) AS s FROM TUMBLE(bids, ts, '1 minute') GROUP BY window_start, window_end, ROLLUP(note)",
-            "sql_window",
-        ),
-        ("SELECT count(*) AS n FROM bids GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE), CUBE(note, auction)", "sql_window"),
-        (f"SELECT count(*) AS n FROM bids GROUP BY {HOP}, CUBE(note, auction)", "sql_window"),
-        (f"SELECT count(*) AS n FROM bids GROUP BY GROUPING SETS (({HOP}, note), ({HOP}))", "sql_window"),
-        (f"SELECT count(*) AS n FROM {HOPS} GROUP BY window_start, window_end, CUBE(note)", "sql_window"),
-        (
-            f"SELECT count(*) AS n FROM {HOPS.replace('HOP', 'CUMULATE')} GROUP BY window_start, CUBE(note)",
-            "sql_window",
-        ),
-        ("SELECT count(*) AS n FROM bids GROUP BY ROLLUP(window(ts, '1 minute'), note)", "sql_aggregate"),
-        (f"SELECT count(*) AS n FROM bids GROUP BY CUBE({HOP}, note)", "sql_aggregate"),
-    ],
-)
-def test_windows_in_all_grouping_sets_close(spark: Any, tmp_path: Path, query: str, operator: str) -> None:
-    job = sb.Job("sets", state=tmp_path, spark=spark)
-    job.execute(BIDS)
-    stream = job.sql(query)
-    assert list(job.graph.operators) == [operator]
-    assert stream.output.changes is (Changes.APPEND if operator == "sql_window" else Changes.CHANGELOG)
 
 
 def test_settings_of_flink_are_ours_or_refused_with_what_to_do() -> None:

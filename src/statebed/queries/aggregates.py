@@ -90,7 +90,11 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
             f"take its parts apart: {name.lower()}(a), and {name.lower()}_by(b, a)",
         )
     if name not in SAME:
-        return _refuse(e, f"statebed has no aggregate {name}")
+        raise UntranslatableError(
+            f"statebed has no aggregate {function.sql.partition('(')[0]}()",
+            "use one of docs/reference/aggregates.md, write your own with sb.aggregate, or compute the result "
+            "from others, such as sum(x), sum(x * x) and count(x)",
+        )
     return SAME[name](*(value(operand) for operand in inputs), where=where)
 
 

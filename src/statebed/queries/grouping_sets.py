@@ -10,6 +10,7 @@ from statebed.format.stream_schema import Changes
 from statebed.queries.catalyst import outputs
 from statebed.queries.relation import Relation, distinct_names
 from statebed.queries.windows import WindowSpec, window_of
+from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def expand(query: "Translation", node: PlanNode) -> Relation:
             virtual=child.virtual | {attributes[0].id},
         )
     if child.is_head and query.options.mode is not None:
-        child.check_ready("it")
+        _check_ready(query, child)
         return query.head_of(node, [child])
     sets = _rows_of_sets(node)
     shared = _shared_windows(child, attributes, sets) if query.options.mode is None else {}
     if child.is_head:
-        _check_windows(child, attributes, sets, shared)
+        _check_windows(query, child, attributes, sets, shared)
         return _in_head(query, child, node, shared)
     return _behind_operator(child, attributes, sets, shared)
 
@@ -114,7 +115,11 @@ def _specs(child: Relation) -> dict[int, WindowSpec]:
 
 
 def _check_windows(
-    child: Relation, attributes: Sequence[Expr], sets: Sequence[Sequence[Expr]], shared: Mapping[int, int]
+    query: "Translation",
+    child: Relation,
+    attributes: Sequence[Expr],
+    sets: Sequence[Sequence[Expr]],
+    shared: Mapping[int, int],
 ) -> None:
     """Raise UntranslatableError if grouping sets need a window that no plan computes, as one that some sets lack."""
     specs = _specs(child)
@@ -123,7 +128,29 @@ def _check_windows(
     keys = [place for place, attribute in enumerate(attributes) if attribute.id not in {*child.ids, *shared}]
     read = {number for values in sets for place in keys for number in values[place].references}
     waiting = {number for number in missing if specs[number] not in closed or number in read}
-    replace(child, virtual=frozenset(waiting)).check_ready("it")
+    _check_ready(query, replace(child, virtual=frozenset(waiting)))
+
+
+def _check_ready(query: "Translation", child: Relation) -> None:
+    """Raise UntranslatableError if grouping sets need windows that only an operator computes, or unbounded ranks."""
+    waiting = child.virtual & child.ids
+    if not waiting:
+        child.check_ready("the grouping sets")
+        return
+    specs = _specs(child)
+    mode = query.options.mode
+    outside = "keep both parts of the window outside: GROUP BY window_start, window_end, ROLLUP(k)"
+    if any(specs[number].is_session for number in waiting):
+        outside = "keep the session outside: GROUP BY SESSION(ts, INTERVAL '5' MINUTES), ROLLUP(k)"
+    outside += "" if mode is None else f", and use no mode instead of mode={mode!r}"
+    if all(not specs[number].is_session and not specs[number].is_cumulative for number in waiting):
+        outside += "; or group by the function: ROLLUP(HOP(ts, INTERVAL '10' SECONDS, INTERVAL '1' MINUTE), k)"
+    raise UntranslatableError(
+        "a sliding, cumulative or session window, or a part of it, "
+        + ("is not in all of the grouping sets" if mode is None else "is a key of grouping sets"),
+        "group by the window itself: rollup(window('ts', '1 minute', '20 seconds'), 'k')",
+        sql_fix=outside,
+    )
 
 
 def _with_windows(rows: Relation, child: Relation, origins: Mapping[int, int]) -> Relation:
@@ -159,7 +186,7 @@ def _behind_operator(
     """
     missing = child.virtual & child.ids
     ready = replace(child, virtual=frozenset())
-    ready.check_ready("it")
+    ready.check_ready("the grouping sets")
     specs = _specs(child)
     left = frozenset({number for number in missing if shared and not specs[number].is_tumbling} | set(shared))
     names = dict(

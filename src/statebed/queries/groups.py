@@ -104,12 +104,6 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
     computes = query.options.mode != "complete"
     windows, passed, keys = [], [], []
     for grouping in groupings:
-        if not computes and grouping.is_attribute and grouping.id in child.virtual:
-            raise UntranslatableError(
-                f"it groups by {grouping.name}, a window over results of another operator, in complete mode",
-                "use outputMode('append'), in which windows over windows close one after the other",
-                sql_fix="use mode='append', in which windows over windows close one after the other",
-            )
         if computes and grouping.is_attribute and (grouping.id in child.pending or grouping.id in child.pending_parts):
             windows.append(grouping)
         elif grouping.is_attribute and child.is_session(grouping.id):
@@ -117,7 +111,7 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
                 f"it groups by {grouping.name}, a session window, "
                 + (
                     "in complete mode"
-                    if grouping.id in child.pending
+                    if grouping.id in child.pending or grouping.id in child.pending_parts
                     else "whose sessions Spark merges once more"
                     if grouping.id in child.windows
                     else "over a column that is not the event time of the rows"
@@ -127,10 +121,24 @@ def _groups(query: "Translation", child: Relation, groupings: Sequence[Expr]) ->
                 sql_fix="declare WATERMARK FOR the column, group by SESSION(ts, INTERVAL '5' MINUTES) directly, and "
                 "use no mode or mode='append'",
             )
+        elif not computes and grouping.is_attribute and grouping.id in child.virtual:
+            raise UntranslatableError(
+                f"it groups by {grouping.name}, a window over results of another operator, in complete mode",
+                "use outputMode('append'), in which windows over windows close one after the other",
+                sql_fix="use mode='append', in which windows over windows close one after the other",
+            )
+        elif grouping.references & child.virtual:
+            raise UntranslatableError(
+                f"it groups by {grouping.value.sql}, which reads a window before its aggregation",
+                "group by the window, and by the value of it in another step",
+                sql_fix="group by the window in a subquery first: GROUP BY window_start, window_end, ...",
+            )
         elif grouping.is_attribute and grouping.handle.metadata().contains(SESSION_KEY):
             raise UntranslatableError(
-                f"it groups by {grouping.name}, a session window, in rollup, cube or grouping sets",
+                f"it groups by {grouping.name}, a session window, in grouping sets",
                 "group by session_window(ts, '5 minutes') and plain columns",
+                sql_fix="keep the session outside, and use no mode: GROUP BY SESSION(ts, INTERVAL '5' MINUTES), "
+                "ROLLUP(k)",
             )
         elif grouping.is_attribute and grouping.id in child.windows:
             passed.append(grouping)

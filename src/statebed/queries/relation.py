@@ -89,7 +89,9 @@ class Relation:
 
     def is_session(self, attribute: int) -> bool:
         """Return whether an attribute is a session window, of rows or of the results of an operator."""
-        return attribute in self.sessions or (attribute in self.shapes and self.shapes[attribute].is_session)
+        part = self.pending_parts.get(attribute)
+        spec = self.shapes.get(attribute) if part is None else part[0]
+        return attribute in self.sessions or (spec is not None and spec.is_session)
 
     @property
     def is_head(self) -> bool:

@@ -1,7 +1,7 @@
 """Steps without state: watermarks, selections, filters, unions, names of sub-queries."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,7 @@ def _names(expressions: Sequence[Expr]) -> dict[int, str]:
     return {expression.id: expression.name for expression in expressions}
 
 
-def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
+def _pending_of(query: "Translation", child: Relation, expressions: Sequence[Expr]) -> Relation:
     """Return the relation with the windows that a selection defines or renames."""
     pending, parts, times = dict(child.pending), dict(child.pending_parts), set(child.times)
     virtual, sessions, times_or_null = set(child.virtual), set(child.sessions), set(child.times_or_null)
@@ -129,7 +129,7 @@ def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
         if inner.is_attribute:
             sessions |= {expression.id} if inner.id in child.sessions else set()
             if expression.name.startswith((CUMULATE, SESSION)):
-                _check_event_time(inner, child)
+                _check_event_times({inner.id}, child.pending)
             if inner.id in child.pending:
                 pending[expression.id] = _of_function(child.pending[inner.id], expression.name, child)
             if inner.id != expression.id:
@@ -138,7 +138,8 @@ def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
                 parts[expression.id] = child.pending_parts[inner.id]
             times |= {expression.id} if inner.id in child.times else set()
             times_or_null |= {expression.id} if inner.id in child.times_or_null else set()
-            virtual |= {expression.id} if inner.id in child.virtual or expression.name.startswith(CUMULATE) else set()
+            is_computed = expression.name.startswith((CUMULATE, SESSION))
+            virtual |= {expression.id} if inner.id in child.virtual or is_computed else set()
             continue
         part = _part_of(inner, child)
         spec = None if part is not None else window_of(inner)
@@ -155,10 +156,18 @@ def _pending_of(child: Relation, expressions: Sequence[Expr]) -> Relation:
         pending_parts=parts,
         times=frozenset(times),
         times_or_null=frozenset(times_or_null),
-        virtual=frozenset(virtual),
+        virtual=frozenset(virtual | _sessions_of_operators(query, sessions & set(_names(expressions)), pending)),
         sessions=frozenset(sessions),
         origins=origins,
     )
+
+
+def _sessions_of_operators(query: "Translation", sessions: set[int], pending: Collection[int]) -> set[int]:
+    """Return the session windows that no plan computes: all of SQL text, where a row alone has no session."""
+    if query.has_sessions_of_rows:
+        return set()
+    _check_event_times(sessions, pending)
+    return sessions
 
 
 def _of_function(spec: WindowSpec, name: str, child: Relation) -> WindowSpec:
@@ -179,9 +188,9 @@ def _of_function(spec: WindowSpec, name: str, child: Relation) -> WindowSpec:
     return spec.partitioned(frozenset(child.origins.get(known[column], known[column]) for column in partition))
 
 
-def _check_event_time(window: Expr, child: Relation) -> None:
-    """Raise UntranslatableError for a table function whose windows only an operator can compute, over other times."""
-    if window.id not in child.pending:
+def _check_event_times(windows: Collection[int], pending: Collection[int]) -> None:
+    """Raise UntranslatableError for windows that only an operator can compute, but not over the event time."""
+    if not set(windows) <= set(pending):
         raise UntranslatableError(
             "SESSION and CUMULATE are windows over the event time of the rows",
             "name the column that has the watermark: WATERMARK FOR ts AS ts - INTERVAL '5 seconds'",
@@ -200,7 +209,7 @@ def _part_of(e: Expr, child: Relation) -> tuple[WindowSpec, int] | None:
 
 
 def _project_head(query: "Translation", node: PlanNode, child: Relation, expressions: Sequence[Expr]) -> Relation:
-    projected = _pending_of(child, expressions)
+    projected = _pending_of(query, child, expressions)
     names = _names(expressions)
     virtual = projected.virtual & frozenset(names)
     rankings = {
@@ -220,7 +229,7 @@ def _project_head(query: "Translation", node: PlanNode, child: Relation, express
     ]
     if wrong:
         raise UntranslatableError(
-            f"{wrong[0].sql}: a sliding window is used before its aggregation",
+            f"{_shown(wrong[0])}: a window is used before its aggregation",
             "aggregate by the window first: groupBy(window, ...).agg(...)",
             sql_fix="group by the window in a subquery first: GROUP BY window_start, window_end, ...",
         )
@@ -260,6 +269,10 @@ def _project_head(query: "Translation", node: PlanNode, child: Relation, express
     )
 
 
+def _shown(expression: Expr) -> str:
+    return "window_time" if window_time_of(expression.value) is not None else expression.sql
+
+
 def _renamed_broadcast(child: Relation, expressions: Sequence[Expr]) -> BroadcastRows | None:
     """Return the broadcast table with the columns that a selection renames."""
     if child.broadcast is None:
@@ -271,7 +284,7 @@ def _renamed_broadcast(child: Relation, expressions: Sequence[Expr]) -> Broadcas
 
 
 def _project_behind(query: "Translation", child: Relation, expressions: Sequence[Expr]) -> Relation:
-    projected = _pending_of(child, expressions)
+    projected = _pending_of(query, child, expressions)
     columns, windows, shapes, rankings = (
         dict(child.columns),
         dict(child.windows),
@@ -300,7 +313,12 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
             virtual.add(expression.id)
             continue
         if inner.references & (child.virtual | frozenset(child.rankings)):
-            raise UntranslatableError(f"{expression.sql}: a window or a row number is used before its operator")
+            raise UntranslatableError(
+                f"{_shown(expression)}: a window or a row number is used before its operator",
+                "aggregate by the window first, or keep some of the rows: where('rn <= 3')",
+                sql_fix="group by the window in a subquery first: GROUP BY window_start, window_end, ...; or keep some "
+                "of the rows: WHERE rn <= 3",
+            )
         name = fresh_name(expression.name, [*child.behind.columns, *texts])
         texts[name] = child.bound_text(inner)
         columns[expression.id] = name
@@ -340,6 +358,7 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
             "filter the results: HAVING, or where() after agg()",
             sql_fix="filter the groups: HAVING window_start >= ...",
         )
+    _check_partition(child, condition)
     if child.is_head:
         return replace(query.head_of(node, [child]), virtual=child.virtual)
     if child.virtual and condition.kind == "IsNotNull" and used <= {spec.attribute for spec in child.pending.values()}:
@@ -351,6 +370,19 @@ def filter_rows(query: "Translation", node: PlanNode) -> Relation:  # noqa: PLR0
             raise
         return query.in_tail(node, child, error.why)
     return replace(child, stream=child.behind.where(text))
+
+
+def _check_partition(child: Relation, condition: Expr) -> None:
+    """Raise UntranslatableError for a condition after SESSION that would remove some rows of a session."""
+    specs = [*child.pending.values(), *(spec for spec, _ in child.pending_parts.values())]
+    partitions = [spec.partition for spec in specs if spec.partition is not None]
+    columns = {child.origins.get(number, number) for number in condition.references}
+    if any(not columns <= partition for partition in partitions):
+        raise UntranslatableError(
+            f"{condition.sql}: SESSION has found the sessions of all rows, and the condition removes some of them",
+            "filter the rows before: TABLE(SESSION(TABLE (SELECT * FROM bids WHERE price > 3) PARTITION BY auction, "
+            "DESCRIPTOR(ts), INTERVAL '5' MINUTES))",
+        )
 
 
 def generate(query: "Translation", node: PlanNode) -> Relation:

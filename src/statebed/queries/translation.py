@@ -63,6 +63,9 @@ class Options:
 class Translation:
     """Translates one query into streams of a job."""
 
+    has_sessions_of_rows = True
+    """Whether a session window that is not a key of groups is that of its row alone, as in Spark."""
+
     def __init__(self, job: Job, df: DataFrame, options: Options) -> None:
         self.job, self.df, self.options = job, df, options
         self.catalyst = Catalyst(df.sparkSession)
@@ -83,11 +86,12 @@ class Translation:
         """Nodes that are being visited, from the root to the current one."""
         self._aliases = _aliases_of(self.plan)
         self._tail_reason = ""
+        self._is_deterministic = bool(self.plan.handle.deterministic())
 
     def result(self) -> Any:
         """Return a stream of the job, or its rows on their way to a sink if Spark computes the tail."""
         relation = self.visit(self.plan)
-        self._check_ranked(self.plan, relation)
+        self._check_ranked(_outermost(self.plan), relation)
         names = distinct_names([str(name) for name in self.df.columns])
         self.tail_steps = relation.tail
         if relation.tail:
@@ -96,7 +100,7 @@ class Translation:
         try:
             relation.check_ready("the result")
         except UntranslatableError as error:
-            raise refusal(self.plan, error.why, error.fix, error.sql_fix) from error
+            raise refusal(_outermost(self.plan), error.why, error.fix, error.sql_fix) from error
         if relation.is_head:
             stream, _ = self.opened(
                 relation, [(number, name) for number, name in zip(relation.names, names, strict=True)]
@@ -123,13 +127,16 @@ class Translation:
             return self.spark_step(node)
         step = _STEPS.get(node.kind)
         try:
-            return self.spark_step(node) if step is None else step(self, node)
+            relation = self.spark_step(node) if step is None else step(self, node)
         except UntranslatableError as error:
             raise refusal(node, error.why, error.fix, error.sql_fix) from error
         except InputError as error:
             if error.where:
                 raise
             raise refusal(node, error.what, error.fix) from error
+        if relation.is_head and not self._is_deterministic:
+            _check_deterministic(node, "store it with the rows before they are read")
+        return relation
 
     def operand(self, node: PlanNode) -> Relation:
         """Return the rows that an operator reads."""
@@ -204,13 +211,7 @@ class Translation:
     def in_tail(self, node: PlanNode, child: Relation, why: str) -> Relation:
         """Return the rows with a step that Spark computes on the way to the sink."""
         child.check_ready("a step of Spark's")
-        if not node.handle.deterministic():
-            raise refusal(
-                node,
-                "it returns different rows when computed again (rand, uuid, a nondeterministic function), and a "
-                "committed epoch may be written again after a failure",
-                "derive the value from the row, for example with xxhash64, or add it where the results are read",
-            )
+        _check_deterministic(node, "add it where the results are read")
         self.notes.append(f"{STEPS.get(node.kind, node.kind)} runs in Spark on the way to the sink: {why}")
         if not child.tail:
             self._tail_reason = why
@@ -364,6 +365,23 @@ class Translation:
                 value = quoted(writer.columns[number])
             texts.append(f"{value} as {quoted(name)}")
         return relation.behind.select(*texts)
+
+
+def _check_deterministic(node: PlanNode, alternative: str) -> None:
+    if not node.handle.deterministic():
+        raise refusal(
+            node,
+            "it returns different rows when computed again (rand, uuid, a nondeterministic function), and an epoch may "
+            "be computed or written again after a failure",
+            f"derive the value from the row, for example with xxhash64, or {alternative}",
+        )
+
+
+def _outermost(plan: PlanNode) -> PlanNode:
+    """Return the last step of a query, inside its WITH clause and its names."""
+    while plan.kind in {"WithCTE", *_PASSES}:
+        plan = plan.children[-1]
+    return plan
 
 
 def _aliases_of(plan: PlanNode) -> dict[int, str]:

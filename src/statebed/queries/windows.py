@@ -52,7 +52,8 @@ class WindowSpec:
             raise UntranslatableError(
                 "SESSION or CUMULATE is a key of rollup, cube or grouping sets",
                 "use a tumbling or sliding window, such as window(ts, '1 minute')",
-                sql_fix="use a tumbling or sliding window, such as TUMBLE(ts, INTERVAL '1' MINUTE)",
+                sql_fix="use a tumbling or sliding window, such as TUMBLE(ts, INTERVAL '1' MINUTE), or keep the window "
+                "outside: GROUP BY window_start, window_end, ROLLUP(k)",
             )
         time = f"unix_micros({column})"
         start = f"{time} - pmod({time} - {self.offset_us}L, {self.size_us}L)"
@@ -142,4 +143,5 @@ def _session(start: Expr, end: Expr) -> WindowSpec | None:
         raise UntranslatableError(
             f"session_window has the gap {gap.sql}, which differs from row to row",
             "use a constant gap, such as session_window(ts, '5 minutes')",
+            sql_fix="use a constant gap: SESSION(ts, INTERVAL '5' MINUTES)",
         ) from None

@@ -80,8 +80,8 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
     "unknown_aggregate": (
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.kurtosis("v")),
         None,
-        "statebed has no aggregate Kurtosis",
-        "rewrite this step",
+        "statebed has no aggregate kurtosis()",
+        "aggregates.md",
     ),
     "max_of_struct": (
         lambda t: t.marked().groupBy(F.window("ts", "1 minute")).agg(F.max(F.struct("v", "k"))),
@@ -242,14 +242,35 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
     "session_in_rollup": (
         lambda t: t.marked().rollup(F.session_window("ts", "5 seconds"), "k").count(),
         "append",
-        "it groups by session_window, a session window, in rollup, cube or grouping sets",
+        "it groups by session_window, a session window, in grouping sets",
         "and plain columns",
     ),
     "session_of_deduplicated_rows_in_complete_mode": (
         lambda t: t.marked().dropDuplicates(["k", "ts"]).groupBy(F.session_window("ts", "5 seconds")).count(),
         "complete",
-        "a window over results of another operator, in complete mode",
+        "it groups by session_window, a session window, in complete mode",
         "outputMode('append')",
+    ),
+    "hour_of_a_sliding_window_as_key": (
+        lambda t: t.marked()
+        .select(F.window("ts", "1 minute", "20 seconds").alias("w"), "k")
+        .groupBy(F.date_trunc("hour", "w.start").alias("hour"))
+        .count(),
+        None,
+        "which reads a window before its aggregation",
+        "in another step",
+    ),
+    "random_values_before_an_operator": (
+        lambda t: t.marked().withColumn("r", F.rand()).groupBy("k").agg(F.max("r")),
+        "update",
+        "select cannot run on statebed: it returns different rows when computed again",
+        "xxhash64",
+    ),
+    "random_values_without_an_operator": (
+        lambda t: t.read().where(F.rand() > 0.5),
+        "append",
+        "where cannot run on statebed: it returns different rows when computed again",
+        "store it with the rows",
     ),
     "join_of_untimed_rows": (
         lambda t: t.read().select("k").distinct().join(t.read("b").selectExpr("k as k2"), F.expr("k = k2")),

@@ -34,9 +34,10 @@ _FIXES = {
     "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
 }
 """Fixes for errors of Spark's analyser, by the first word of their condition."""
+_WINDOWS = "Multiple time/session window expressions"
 _GAP = "Gap duration expression"
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
-_SUFFIX = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_SUFFIX = re.compile(r"\s*SQLSTATE: \w+.*|; line \d+ pos \d+\s*$", re.DOTALL)
 _PREFIX = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 
 
@@ -95,6 +96,8 @@ def _by_spark(error: PySparkException, condition: str) -> tuple[str, str]:
             "join instead: FROM a LEFT SEMI JOIN b ON a.k = b.k for IN and EXISTS, LEFT ANTI JOIN for NOT EXISTS"
         )
     fix = _FIXES.get(condition.partition(".")[0], "change the query; the message is Spark's")
+    if _WINDOWS in str(error):
+        fix = "group by one of the windows, and by the other in another query"
     if _GAP in str(error):
         fix = "write SESSION(ts, INTERVAL '5' MINUTES), or session_window(ts, '5 minutes')"
     lines = [line.strip() for line in _SUFFIX.sub("", _PREFIX.sub("", str(error))).splitlines() if line.strip()]

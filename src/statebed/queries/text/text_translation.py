@@ -43,6 +43,8 @@ class TextTranslation(Translation):
     the job's sources that the query may read, by the names of their tables.
     """
 
+    has_sessions_of_rows = False
+
     def __init__(
         self,
         job: Job,

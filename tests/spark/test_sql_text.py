@@ -442,6 +442,96 @@ MISTAKES = {
         "nope",
         "did you mean",
     ),
+    "SELECT auction, count(*) AS n FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS rn\n"
+    "FROM bids) AS ranked GROUP BY auction, rn": (
+        "SELECT cannot run on statebed: row numbers have no upper bound",
+        "GROUP BY auction, rn",
+        "WHERE rn <= 3",
+    ),
+    "SELECT auction, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS rn FROM bids UNION ALL SELECT 1, 1 "
+    "FROM bids": ("row numbers without an upper bound are used in a union", "SELECT auction", "WHERE rn <= 3"),
+    "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price) AS rn FROM bids)\nWHERE rn > 3": (
+        "row numbers have no upper bound",
+        "rn > 3",
+        "rn <= 3",
+    ),
+    "SELECT b.price FROM bids b\nJOIN bids FOR SYSTEM_TIME AS OF b.ts AS r ON b.auction = r.auction AND r.price > 3": (
+        "a temporal join is on equal columns alone",
+        "JOIN bids",
+        "move other conditions to WHERE",
+    ),
+    "SELECT b.price FROM bids b\nFULL JOIN bids FOR SYSTEM_TIME AS OF b.ts AS r ON b.auction = r.auction": (
+        "a temporal join is an inner or left join, not full",
+        "FULL JOIN",
+        "write JOIN or LEFT JOIN",
+    ),
+    "SELECT b.price FROM bids b\nJOIN bids FOR SYSTEM_TIME AS OF b.ts AS r ON b.price > r.price": (
+        "a temporal join needs the key of the versions",
+        "JOIN bids",
+        "write ON a.key = b.key",
+    ),
+    "SELECT percentile(price, auction / 10) FROM bids GROUP BY note": (
+        "should be a foldable",
+        "percentile",
+        "write a constant there",
+    ),
+    "CREATE FUNCTION f RETURNS BIGINT AS 'operator:neg'; CREATE FUNCTION f RETURNS BIGINT AS 'operator:abs'": (
+        "there is a function 'f' already",
+        "f RETURNS",
+        "choose another name",
+    ),
+    "SELECT /*+ NAME('a') */ /*+ NAME('b') */ note FROM bids": (
+        "this block has a NAME hint already",
+        "/*+ NAME('b')",
+        "remove one",
+    ),
+    "-- name: a\n-- name: b\nSELECT note FROM bids": ("this block has a name already", "-- name: b", "remove one"),
+    "CREATE TABLE t (a INT UNSIGNED) WITH (connector = 'datagen')": (
+        "unsigned types are not supported",
+        "UNSIGNED",
+        "next larger type",
+    ),
+    "CREATE TABLE t (a INT METADATA FROM 'offset') WITH (connector = 'datagen')": (
+        "METADATA columns are not supported",
+        "METADATA",
+        "without METADATA",
+    ),
+    "CREATE TABLE db.t (a INT) WITH (connector = 'datagen')": (
+        "names have one part",
+        ".t",
+        "leave the database out",
+    ),
+    "CREATE TABLE t (ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1:30' MINUTE TO SECOND) "
+    "WITH (connector = 'print')": (
+        "intervals of two units are not supported",
+        "INTERVAL",
+        "INTERVAL '5 seconds'",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'datagen', fields.a.mox = 3); SELECT * FROM t": (
+        "a column of 'datagen' has no option 'mox'",
+        "fields.a.mox",
+        "did you mean `max`?",
+    ),
+    "CREATE TABLE t (a INT) WITH ('connector' = 'kafka', 'properties.bootstrap.servers' = 'h:1')": (
+        "the connector 'kafka' has no option 'properties.bootstrap.servers'",
+        "'properties.bootstrap.servers'",
+        "write servers = 'host:9092'",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'kafka', topic = 't', servers = 'h:1', 'format' = 'json')": (
+        "the connector 'kafka' has no option 'format'",
+        "'format'",
+        "leave it out for messages of JSON",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'parquet', path = 'x', type = 'sink')": (
+        "has no option 'type'",
+        "type",
+        "a table that INSERT INTO names is written",
+    ),
+    "CREATE TABLE t (a INT) WITH (connector = 'parquet', path = 'x', format = 'json')": (
+        "has no option 'format'",
+        "format",
+        "the options are",
+    ),
 }
 
 

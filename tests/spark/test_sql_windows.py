@@ -141,6 +141,23 @@ MISTAKES = {
         "GROUP BY note",
         "name the same columns in both",
     ),
+    "SELECT count(*) FROM (SELECT w, window(ts, '2 minutes') AS v "
+    "FROM (SELECT ts, window(ts, '1 minute') AS w FROM bids))\nGROUP BY w, v": (
+        "it groups by two windows",
+        "GROUP BY w, v",
+        "group by one window",
+    ),
+    f"SELECT count(*) FROM {CUMULATED_TABLE.replace('10', '7')} GROUP BY window_start": (
+        "the size of CUMULATE (1 minute) must be a multiple of its step (7 seconds)",
+        "CUMULATE",
+        "write TABLE(CUMULATE",
+    ),
+    "SELECT count(*) FROM bids GROUP BY TUMBLE(ts, )": ("TUMBLE lacks an argument", "TUMBLE", "DESCRIPTOR(ts)"),
+    "SELECT count(*) FROM bids GROUP BY window(ts, '1 minute', '2 minutes')": (
+        "The `slide_duration`(120000000L) must be <= the `window_duration`",
+        "",
+        "change one of the arguments",
+    ),
 }
 
 
@@ -197,6 +214,12 @@ def test_windows_in_all_grouping_sets_close(spark: Any, tmp_path: Path, query: s
             "update",
             "a sliding, cumulative or session window, or a part of it, is a key of grouping sets",
             "and use no mode instead of mode='update'; or group by the function: ROLLUP(HOP(ts",
+        ),
+        (
+            "SELECT count(*) FROM (SELECT a.ts, b.ts AS at FROM bids a JOIN bids b USING (price)) GROUP BY ts, at",
+            "update",
+            "it groups by two event times, ts and at",
+            "group by one of them",
         ),
         (
             "SELECT count(*) FROM bids GROUP BY note",

@@ -90,12 +90,14 @@ def _temporal_join(
             "write a JOIN b FOR SYSTEM_TIME AS OF a.ts ON a.key = b.key, where a has WATERMARK FOR ts",
         )
     others = [condition for condition in conditions.rest if condition is not time_marks[0]]
-    if others or conditions.lower_us is not None or conditions.upper_us is not None or how not in {"inner", "left"}:
+    if how not in {"inner", "left"}:
         raise UntranslatableError(
-            "a temporal join is an inner or left join on equal columns alone", "move other conditions to WHERE"
+            f"a temporal join is an inner or left join, not {how}", "write JOIN or LEFT JOIN before FOR SYSTEM_TIME"
         )
     if not conditions.equal:
         raise UntranslatableError("a temporal join needs the key of the versions", "write ON a.key = b.key")
+    if others or conditions.lower_us is not None or conditions.upper_us is not None:
+        raise UntranslatableError("a temporal join is on equal columns alone", "move other conditions to WHERE")
     return _Join(query, left, right, how, JoinConditions(conditions.equal), is_read=False, as_of=as_of()).result()
 
 

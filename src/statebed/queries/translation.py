@@ -149,7 +149,7 @@ class Translation:
                 f"it stands between two stateful steps, where expressions run on Arrow: {self._tail_reason}",
                 "compute it before the first stateful step, or use functions of docs/reference/expressions.md",
             )
-        self._check_ranked(node, relation)
+        self._check_ranked(_outermost(node), relation)
         return relation
 
     def _check_ranked(self, node: PlanNode, relation: Relation) -> None:

@@ -26,50 +26,79 @@ STATEMENTS = (
     "STOP JOB",
     "WITH",
 )
+TYPES = (
+    "ARRAY",
+    "BIGINT",
+    "BINARY",
+    "BOOLEAN",
+    "DATE",
+    "DECIMAL",
+    "DOUBLE",
+    "FLOAT",
+    "INT",
+    "MAP",
+    "SMALLINT",
+    "STRING",
+    "STRUCT",
+    "TIMESTAMP",
+    "TINYINT",
+    "VARCHAR",
+)
 KEYWORDS = (
     "ALL",
     "AND",
+    "ANTI",
     "AS",
     "ASC",
     "BETWEEN",
-    "BIGINT",
-    "BOOLEAN",
     "BY",
     "CASE",
     "CAST",
     "CROSS",
+    "CUBE",
     "CUMULATE",
-    "DATE",
-    "DECIMAL",
+    "DAY",
+    "DENSE_RANK",
     "DESC",
     "DESCRIPTOR",
     "DISTINCT",
-    "DOUBLE",
     "ELSE",
     "END",
+    "ENFORCED",
+    "EXCEPT",
     "EXISTS",
+    "EXTRACT",
     "FALSE",
     "FILTER",
+    "FIRST",
+    "FOR",
     "FROM",
     "FULL",
     "GROUP",
+    "GROUPING",
     "HAVING",
     "HOP",
+    "HOUR",
+    "IF",
     "IN",
     "INNER",
     "INSERT",
-    "INT",
     "INTERVAL",
     "INTO",
     "IS",
     "JOIN",
+    "KEY",
+    "LAST",
     "LATERAL",
     "LEFT",
     "LIKE",
     "LIMIT",
+    "MILLISECOND",
     "MINUTE",
     "NOT",
     "NULL",
+    "NULLS",
+    "OF",
     "ON",
     "OR",
     "ORDER",
@@ -77,34 +106,54 @@ KEYWORDS = (
     "OVER",
     "PARTITION",
     "PRIMARY",
-    "KEY",
+    "RANK",
+    "RETURNS",
     "RIGHT",
+    "ROLLUP",
     "ROW_NUMBER",
     "SECOND",
     "SELECT",
     "SEMI",
     "SESSION",
-    "STRING",
+    "SETS",
     "SYSTEM_TIME",
     "TABLE",
     "THEN",
-    "TIMESTAMP",
     "TRUE",
     "TUMBLE",
     "UNION",
+    "UNNEST",
     "USING",
     "VALUES",
+    "VIEW",
     "WATERMARK",
     "WHEN",
     "WHERE",
     "WINDOW",
+    "WINDOW_END",
+    "WINDOW_START",
+    "WINDOW_TIME",
     "WITH",
+    "WITHIN",
 )
+"""Words of queries, besides types."""
+_COLUMN_WORDS = ("AS", "COMMENT", "ENFORCED", "FOR", "INTERVAL", "KEY", "NOT", "NULL", "PRIMARY", "WATERMARK")
+"""Words between the parentheses of CREATE TABLE, besides types."""
 COMMANDS = (".epoch", ".exit", ".help", ".jobs", ".mode", ".quit", ".read", ".results", ".tables")
 _LISTS = ("FUNCTIONS", "JOBS", "SETTINGS", "STATES", "TABLES", "VIEWS")
 _WORD = re.compile(r"[\w.`]*$")
 _LAST_WORDS = re.compile(r"(?:\b(\w+)\s+)?\b(\w+)\s*$")
-_TABLE_OPTIONS = re.compile(r"\bCREATE\s.*\bTABLE\b.*\bWITH\s*\(([^()]*)$", re.IGNORECASE | re.DOTALL)
+_TABLE_OPTIONS = re.compile(
+    r"\bCREATE\s.*\bTABLE\b(.*)\bWITH\s*\(((?:'[^']*'|[^()'])*(?:'[^']*)?)$", re.IGNORECASE | re.DOTALL
+)
+"""The columns of CREATE TABLE, and its options up to the cursor."""
+_TABLE_COLUMNS = re.compile(
+    r"^\s*CREATE\s+(?:TEMPORARY\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?[\w.`]+\s*\((?:[^()]|\([^()]*\))*(?:\([^()]*)?$",
+    re.IGNORECASE,
+)
+_NEW_NAME = re.compile(r"^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\s+)?(?:FUNCTION|TABLE|VIEW)\s+$", re.IGNORECASE)
+_COLUMN = re.compile(r"[(,]\s*`?(\w+)`?\s+\w")
+_HINT = re.compile(r"/\*\+\s*\w*$")
 _CONNECTOR = re.compile(r"\bconnector'?\s*=\s*'(\w+)'", re.IGNORECASE)
 _OPTION_VALUE = re.compile(r"([\w.-]+)'?\s*=\s*('?)[\w.-]*$")
 _OPTION_NAME = re.compile(r"[\w.-]*$")
@@ -150,9 +199,9 @@ def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, 
         return _commands(before.strip(), word, names)
     if not before.strip():
         return _matching(word, (), keywords=STATEMENTS)
-    options = _TABLE_OPTIONS.search(text)
-    if options:
-        return _table_options(options[1], word, names.connectors())
+    defined = _in_definition(text, before, word, names)
+    if defined is not None:
+        return defined
     match = _LAST_WORDS.search(before)
     last, second = (match[2].upper(), (match[1] or "").upper()) if match else ("", "")
     if last == "SHOW":
@@ -163,6 +212,8 @@ def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, 
         return _matching(word, names.settings)
     if last == "CREATE":
         return _matching(word, (), keywords=("FUNCTION", "OR REPLACE VIEW", "TABLE", "TEMPORARY VIEW", "VIEW"))
+    if (second, last) == ("CREATE", "TEMPORARY"):
+        return _matching(word, (), keywords=("FUNCTION", "TABLE", "VIEW"))
     if last == "STOP":
         return _matching(word, (), keywords=("JOB",))
     if last == "DROP":
@@ -176,7 +227,19 @@ def completions(text: str, names: CompletionNames) -> list[str]:  # noqa: C901, 
     tables = _mentioned(text, names.tables) or [table for table in names.tables if "." not in table]
     columns = [column for table in tables for column in names.columns(table)]
     functions = [f"{name}(" for name in names.functions] if word else []
-    return _matching(word, [*columns, *functions], keywords=KEYWORDS)
+    return _matching(word, [*columns, *functions], keywords=(*KEYWORDS, *TYPES))
+
+
+def _in_definition(text: str, before: str, word: str, names: CompletionNames) -> list[str] | None:
+    """Return completions inside CREATE TABLE, or of a hint; None elsewhere."""
+    options = _TABLE_OPTIONS.search(text)
+    if options:
+        return _table_options(options[2], word, names.connectors(), columns=_COLUMN.findall(options[1]))
+    if _TABLE_COLUMNS.search(before):
+        return _matching(word, _COLUMN.findall(before), keywords=(*TYPES, *_COLUMN_WORDS))
+    if _NEW_NAME.search(before):
+        return _matching(word, (), keywords=("IF NOT EXISTS",))
+    return _matching(word, (), keywords=("NAME(",)) if _HINT.search(text) else None
 
 
 def _commands(command: str, word: str, names: CompletionNames) -> list[str]:
@@ -185,10 +248,20 @@ def _commands(command: str, word: str, names: CompletionNames) -> list[str]:
     return _matching(word, names.by_word.get(command.split(maxsplit=1)[0], ()))
 
 
-def _table_options(text: str, word: str, connectors: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
-    """Return options of the table's connector, or values of an option; `text` follows the parenthesis after WITH."""
+def _table_options(
+    text: str, word: str, connectors: Mapping[str, Mapping[str, Sequence[str]]], *, columns: Sequence[str]
+) -> list[str]:
+    """Return options of the table's connector, or values of an option; `text` follows the parenthesis after WITH.
+
+    An option with `*` stands for one of each column.
+    """
     connector = _CONNECTOR.search(text)
-    options = connectors.get(connector[1].lower(), {}) if connector else {}
+    known = connectors.get(connector[1].lower(), {}) if connector else {}
+    options = {
+        name.replace("*", column): values
+        for name, values in known.items()
+        for column in (columns if "*" in name else [""])
+    }
     value = _OPTION_VALUE.search(text)
     if value:
         values = connectors if value[1].lower() == "connector" else options.get(value[1].lower(), ())

@@ -260,6 +260,28 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "which reads a window before its aggregation",
         "in another step",
     ),
+    "pivot": (
+        lambda t: t.read().groupBy("k").pivot("g", [0, 1]).agg(F.sum("v")),
+        "update",
+        "pivot() groups twice",
+        "count_if(word = 'a')",
+    ),
+    "udf_before_a_union": (
+        lambda t: _windows(t)
+        .select(F.udf(_doubled, "bigint", useArrow=False)("s").alias("s"))
+        .union(t.marked("b").select(F.col("v").alias("s"))),
+        None,
+        "it would run in Spark after an operator, before a union",
+        "select after the union",
+    ),
+    "row_numbers_in_a_union": (
+        lambda t: t.read()
+        .select("k", F.row_number().over(Window.partitionBy("k").orderBy("v")).alias("n"))
+        .union(t.read("b").select("k", F.lit(1))),
+        None,
+        "row numbers without an upper bound are used in a union",
+        "where('rn <= 3')",
+    ),
     "random_values_before_an_operator": (
         lambda t: t.marked().withColumn("r", F.rand()).groupBy("k").agg(F.max("r")),
         "update",

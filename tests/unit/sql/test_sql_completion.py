@@ -11,7 +11,10 @@ NAMES = CompletionNames(
     functions=["count", "coalesce", "my_function"],
     jobs=["totals", "minutes"],
     settings=["parallelism", "memory"],
-    connectors=lambda: {"kafka": {"topic": (), "format": ("json", "avro")}, "datagen": {"rows-per-second": ()}},
+    connectors=lambda: {
+        "kafka": {"topic": (), "format": ("json", "avro")},
+        "datagen": {"rows-per-second": (), "fields.*.kind": ()},
+    },
     by_word={".mode": ("table", "csv", "json")},
 )
 
@@ -42,6 +45,26 @@ NAMES = CompletionNames(
         ("CREATE TABLE t WITH (connector = 'datagen', rows-p", {"per-second"}),
         ("CREATE TABLE t WITH (connector = 'datagen', top", set()),
         ("CREATE TABLE t WITH (path", set()),
+        (
+            "CREATE TABLE t (k INT, Vol DECIMAL(9, 2)) WITH (connector = 'datagen', f",
+            {"fields.k.kind", "fields.Vol.kind"},
+        ),
+        ("CREATE TABLE t (k INT) WITH (path = '/x(1)', connector = 'k", {"kafka"}),
+        ("CREATE TABLE t (k BIGINT PRI", {"PRIMARY"}),
+        ("CREATE TABLE t (k BIGINT, pri", {"primary"}),
+        ("CREATE TABLE t (k DECIMAL(9, 2), PRIMARY K", {"KEY"}),
+        ("CREATE TABLE t (k BIGINT, PRIMARY KEY (k", {"k"}),
+        ("CREATE TABLE t (k BIG", {"BIGINT"}),
+        ("CREATE TABLE t (ts TIMESTAMP, WATERMARK F", {"FOR"}),
+        ("CREATE TABLE t (ts TIMESTAMP, WATERMARK FOR t", {"ts"}),
+        ("CREATE TABLE ", {"IF NOT EXISTS"}),
+        ("CREATE TABLE b", set()),
+        ("CREATE TEMPORARY V", {"VIEW"}),
+        ("CREATE FUNCTION f RET", {"RETURNS"}),
+        ("SELECT /*+ na", {"name("}),
+        ("SELECT count(*) FROM bids GROUP BY RO", {"ROLLUP"}),
+        ("SELECT window_", {"window_start", "window_end"}),
+        ("SELECT * FROM bids WHERE ts > now() - INTERVAL '1' H", {"HOUR"}),
         ("SELECT au FROM bids WHERE pr", {"price", "primary"}),
         ("SELECT coun", {"count("}),
         ("SELECT my", {"my_function("}),
@@ -63,6 +86,11 @@ def test_completions(text: str, expected: set[str]) -> None:
     assert all(match.lower().startswith(completed_word(text).lower()) for match in found)
     if not expected:
         assert not found
+
+
+def test_a_list_of_columns_offers_no_columns_of_other_tables() -> None:
+    assert completions("CREATE TABLE t (k BIGINT PRI", NAMES) == ["PRIMARY"]
+    assert completions("CREATE TABLE t (c", NAMES) == ["comment"]
 
 
 def test_keywords_follow_the_case_of_the_word() -> None:

@@ -33,6 +33,11 @@ class TableOption:
     choices: tuple[str, ...] = ()
     example: str = ""
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Values that the option can have, if they are known."""
+        return ("true", "false") if self.kind is bool else self.choices
+
 
 @dataclass(frozen=True)
 class SinkCall:
@@ -108,6 +113,8 @@ class Connector:
     write: Callable[[SqlTableRequest], SinkCall] | None = None
     prefixes: tuple[str, ...] = ()
     """Beginnings of options that are passed on as they are."""
+    options_by_column: tuple[str, ...] = ()
+    """Options of each column, with `*` for its name."""
 
     def request(self, source: SqlText, statement: CreateTable, session: SparkSession) -> SqlTableRequest:
         """Check the options of a table; raise InputError at the first that is wrong."""
@@ -124,7 +131,7 @@ class Connector:
                 raise source.mistake(
                     f"the connector {name!r} has no option {option!r}",
                     statement.option_names[option],
-                    fix=nearest(option, [*self.options, *(f"{entry}*" for entry in self.prefixes)], what="options"),
+                    fix=self._fix_of_option(option),
                 )
             values[option] = _converted(source, option, value.text, value.span, known)
         for option, known in self.options.items():
@@ -136,6 +143,30 @@ class Connector:
                 )
         return SqlTableRequest(source, statement, session, values)
 
+    def _fix_of_option(self, option: str) -> str:
+        fix = _OTHER_OPTIONS.get(option.lower())
+        if fix is not None and (fix[0] is None or fix[0] in self.options):
+            return fix[1]
+        return nearest(option, [*self.options, *(f"{entry}*" for entry in self.prefixes)], what="options")
+
+
+_SERVERS = ("servers", "write servers = 'host:9092'")
+_STARTING = ("starting", "write starting = 'earliest' or 'latest'")
+_GROUP = ("servers", "leave it out: the job keeps the offsets in its own state")
+_VALUE = ("value", "leave it out for messages of JSON, or write value = '...'")
+_OTHER_OPTIONS: dict[str, tuple[str | None, str]] = {
+    "bootstrap.servers": _SERVERS,
+    "bootstrap_servers": _SERVERS,
+    "format": _VALUE,
+    "properties.bootstrap.servers": _SERVERS,
+    "properties.group.id": _GROUP,
+    "scan.startup.mode": _STARTING,
+    "source.group_id": _GROUP,
+    "source.offset": _STARTING,
+    "type": (None, "leave it out: a table that INSERT INTO names is written, others are read"),
+    "value.format": _VALUE,
+}
+"""Options of other systems: the option that connectors have instead, and what to write."""
 
 _OTHER_CONNECTORS = {
     "impulse": "write connector = 'datagen', with rows-per-second for event_rate, and fields.counter.kind = 'sequence'",

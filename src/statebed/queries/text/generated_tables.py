@@ -212,4 +212,9 @@ class _Column:
         return self.request.mistake(f"{full} {what}", full, fix=fix)
 
 
-DATAGEN = Connector(_OPTIONS, read=_read, prefixes=("fields.",))
+DATAGEN = Connector(
+    _OPTIONS,
+    read=_read,
+    prefixes=("fields.",),
+    options_by_column=tuple(f"fields.*.{option}" for option in _FIELD_OPTIONS),
+)

@@ -30,10 +30,14 @@ _OTHER_FUNCTIONS = {
 _FIXES = {
     "AMBIGUOUS_REFERENCE": "write the name of the table before it",
     "DATATYPE_MISMATCH": "cast one of the values: CAST(value AS type)",
+    "DATATYPE_MISMATCH.NON_FOLDABLE_INPUT": "write a constant there",
+    "DATATYPE_MISMATCH.PARAMETER_CONSTRAINT_VIOLATION": "change one of the arguments",
+    "DATATYPE_MISMATCH.VALUE_OUT_OF_RANGE": "write a value within these bounds",
+    "DATATYPE_MISMATCH.WRONG_NUM_ARGS": "correct the number of arguments",
     "MISSING_AGGREGATION": "add it to GROUP BY, or aggregate it; a window stands in GROUP BY as it does in SELECT",
     "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
 }
-"""Fixes for errors of Spark's analyser, by the first word of their condition."""
+"""Fixes for errors of Spark's analyser, by their condition or its first word."""
 _WINDOWS = "Multiple time/session window expressions"
 _GAP = "Gap duration expression"
 _LINE_AND_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
@@ -95,7 +99,7 @@ def _by_spark(error: PySparkException, condition: str) -> tuple[str, str]:
         return "a subquery in a condition reads a stream", (
             "join instead: FROM a LEFT SEMI JOIN b ON a.k = b.k for IN and EXISTS, LEFT ANTI JOIN for NOT EXISTS"
         )
-    fix = _FIXES.get(condition.partition(".")[0], "change the query; the message is Spark's")
+    fix = _FIXES.get(condition) or _FIXES.get(condition.partition(".")[0], "change the query; the message is Spark's")
     if _WINDOWS in str(error):
         fix = "group by one of the windows, and by the other in another query"
     if _GAP in str(error):

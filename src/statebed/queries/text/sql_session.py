@@ -222,11 +222,15 @@ class SqlSession:
 
     @property
     def connectors(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Options of tables by connector, each with the values that it can have if they are known."""
+        """Options of tables by connector, each with the values that it can have if they are known.
+
+        `*` in an option stands for a column.
+        """
         return {
             connector: {
                 **dict.fromkeys(COMMON_OPTIONS, ()),
-                **{name: known.choices for name, known in entry.options.items()},
+                **dict.fromkeys(entry.options_by_column, ()),
+                **{name: known.values for name, known in entry.options.items()},
             }
             for connector, entry in CONNECTORS.items()
         }

@@ -108,6 +108,9 @@ def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
         return np.zeros(len(before), dtype=np.bool_), np.ones(len(before), dtype=np.bool_)
     below = boolean_values(pc.less(before, after))
     equal = boolean_values(pc.equal(before, after))
+    has_nulls = before.null_count or after.null_count
+    if not (has_nulls or pa.types.is_floating(before.type)):
+        return below, equal
     if pa.types.is_floating(before.type):
         before_nan, after_nan = boolean_values(pc.is_nan(before)), boolean_values(pc.is_nan(after))
         before_null, after_null = boolean_values(before.is_null()), boolean_values(after.is_null())

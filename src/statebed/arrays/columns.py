@@ -63,7 +63,8 @@ def boolean_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     array = one_chunk(column)
     if len(array) == 0:
         return np.zeros(0, dtype=np.bool_)
-    return _bits(array.buffers()[1], offset=array.offset, length=len(array)) & validity(array)
+    values = _bits(array.buffers()[1], offset=array.offset, length=len(array))
+    return values & validity(array) if array.null_count else values
 
 
 def boolean_array(flags: npt.NDArray[np.bool_]) -> pa.Array:

@@ -64,7 +64,7 @@ def with_field_id(field: pa.Field, field_id: int) -> pa.Field:
     """Return `field` with this id, and without any other metadata at any depth."""
     return pa.field(
         field.name,
-        _without_metadata(field.type),
+        _without_metadata(field.type) if field.type.num_fields else field.type,
         nullable=field.nullable,
         metadata={_FIELD_ID: str(field_id)},
     )

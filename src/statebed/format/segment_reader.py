@@ -7,7 +7,7 @@ check is fetched once more.
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,10 +87,11 @@ class SegmentReader:
         # A nested column has several chunks, whose paths start with its name.
         return [
             index
-            for index, path in enumerate(self._paths())
+            for index, path in enumerate(self._paths)
             if any(path == name or path.startswith(f"{name}.") for name in names)
         ]
 
+    @cached_property
     def _paths(self) -> list[str]:
         return [self.metadata.schema.column(index).path for index in range(self.metadata.num_columns)]
 
@@ -162,7 +163,7 @@ class SegmentReader:
         return (end_us is None or statistics.min_raw < end_us) and (start_us is None or statistics.max_raw >= start_us)
 
     def _statistics(self, group: int, column: str) -> pq.Statistics | None:
-        paths = self._paths()
+        paths = self._paths
         if column not in paths:
             return None
         statistics = self.metadata.row_group(group).column(paths.index(column)).statistics

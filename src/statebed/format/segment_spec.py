@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statebed.arrays.canonical_order import sort_indices
-from statebed.arrays.nested import storage_of
+from statebed.arrays.nested import REMEMBERED_TYPES, storage_of
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, SortOrder
 from statebed.format.schema import BIN, DELETED, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
@@ -45,12 +46,18 @@ def check_storable(field: pa.Field, *, where: str) -> None:
     if (reason := unreadable(field)) is not None:
         raise InputError(f"{what}: {reason}", where=where, fix="use lists of any length, or fields that may be null")
     try:
-        pa.nulls(1, field.type).take(pa.array([0]))  # rows are sorted before they are written
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        _try_type(field.type)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{what}: {error}", where=where, fix="choose another type, for example string for text or struct for parts"
         ) from error
+
+
+@lru_cache(maxsize=REMEMBERED_TYPES)
+def _try_type(kind: pa.DataType) -> None:
+    """Do with a column of the type what is done with rows; raise an error if that fails, which is not remembered."""
+    pa.nulls(1, kind).take(pa.array([0]))  # rows are sorted before they are written
+    pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("column", kind)])).close()
 
 
 def _is_encoded(kind: pa.DataType) -> bool:
@@ -85,7 +92,12 @@ class SegmentSpec:
                     fix="cast it to its value type: equal rows must have equal bytes",
                 )
 
-    @property
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """The schema without metadata other than field ids, as files have it."""
+        return canonical_schema(self.schema)
+
+    @cached_property
     def sort_columns(self) -> tuple[str, ...]:
         times = (TIME,) if TIME in self.schema.names else ()
         if self.sort_order == KEY_ONLY:
@@ -108,7 +120,7 @@ class SegmentSpec:
                 )
             if column.null_count and not field.nullable:
                 raise InputError(f"the column {field.name!r} has nulls, but is not nullable", where=where)
-        return pa.Table.from_arrays(rows.columns, schema=canonical_schema(self.schema))
+        return pa.Table.from_arrays(rows.columns, schema=self.file_schema)
 
 
 def sort_segment(table: pa.Table, *, spec: SegmentSpec) -> pa.Table:

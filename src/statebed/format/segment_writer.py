@@ -29,7 +29,7 @@ from statebed.arrays.null_structs import without_hidden_nulls
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
 from statebed.format.digest import RunningDigest, crc32c
-from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, canonical_schema
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
 from statebed.format.sealed import FORMAT_VERSION
 from statebed.format.segment_spec import SegmentSpec
 
@@ -267,7 +267,7 @@ def _parquet_writer(sink: _Sink, spec: SegmentSpec) -> pq.ParquetWriter:
     names = spec.schema.names
     return pq.ParquetWriter(
         pa.PythonFile(sink, mode="w"),
-        canonical_schema(spec.schema),
+        spec.file_schema,
         compression="zstd" if spec.sort_order == KEY_ONLY else "lz4",
         use_dictionary=False,
         column_encoding=split_encodings(spec.schema) | {SEQUENCE: "DELTA_BINARY_PACKED"},

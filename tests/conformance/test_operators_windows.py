@@ -142,7 +142,10 @@ def test_a_session_from_before_the_first_watermark_is_put_out_when_it_closes_not
 
 
 @SHORT_AND_LONG
-@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize(
+    "emit",
+    ["close", "early_and_lateness", *(pytest.param(emit, marks=pytest.mark.long) for emit in ("early", "lateness"))],
+)
 def test_p6_sessions_equal_duckdb_when_no_row_is_late(emit: str, effort: int) -> None:
     """A session is the rows that follow each other by no more than the gap, for any split into batches."""
     patient = 2 * 10**10

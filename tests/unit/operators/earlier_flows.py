@@ -207,6 +207,8 @@ def _many_values(window: Window | SessionWindow) -> Callable[[str], Flow]:
     return made
 
 
+LATE_SESSIONS = _sessions(allowed_lateness="250 us")
+EARLY_SESSIONS = _sessions(allowed_lateness="250 us", emit="early")
 FLOWS: dict[str, Callable[[str], Flow]] = {
     "join_inner": _join(),
     "join_left": _join(how="left"),
@@ -222,10 +224,10 @@ FLOWS: dict[str, Callable[[str], Flow]] = {
     "collected_of_changes": _collected_of_changes(),
     "collected_of_changes_event_time": _collected_of_changes(ttl="150 us"),
     "top_of_changes_event_time": _top_of_changes_with_ttl,
-    "sessions": _sessions(allowed_lateness="250 us"),
-    "sessions_early": _sessions(allowed_lateness="250 us", emit="early"),
-    "sessions_by_start": _sessions(allowed_lateness="250 us"),
-    "sessions_by_start_early": _sessions(allowed_lateness="250 us", emit="early"),
+    "sessions": LATE_SESSIONS,
+    "sessions_early": EARLY_SESSIONS,
+    "sessions_by_start": LATE_SESSIONS,
+    "sessions_by_start_early": EARLY_SESSIONS,
     "many_values_of_windows": _many_values(sb.tumbling("250 us")),
     "many_values_of_sessions": _many_values(session("1 ms")),
 }

@@ -122,7 +122,7 @@ def test_p6_results_are_those_of_lists_under_crashes_and_rescaling(
     ttl = {"ttl": "1000 days"} if seed == 3 else {}
     with (
         testing.run(make(lists=True)) as lists,
-        testing.run(make(lists=False, **ttl), parallelism=2, memory=1 << 20) as entries,
+        testing.run(make(lists=False, **ttl), memory=1 << 20) as entries,
     ):
         for epoch in range(4):
             some = rows_of(draw, draw.randrange(1, 40))
@@ -131,7 +131,7 @@ def test_p6_results_are_those_of_lists_under_crashes_and_rescaling(
             if epoch % 3 == 1:
                 entries.crash()
             if epoch == 2:
-                entries.rescale(3)
+                entries.rescale(2)
             assert results_of(entries) == results_of(lists)
 
 

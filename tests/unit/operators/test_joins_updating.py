@@ -247,7 +247,7 @@ def test_p6_results_of_many_chunks_come_to_the_same_join_in_every_attempt(
     sides: list[Rows] = [collections.Counter(), collections.Counter()]
     result: Rows = collections.Counter()
     largest = 0
-    for epoch in range(8):
+    for epoch in range(6):
         changes = [
             [((draw.randrange(3), draw.randrange(2), draw.randrange(9)), draw.choice([1, 1, 2, -1])) for _ in range(15)]
             for _ in range(2)

@@ -110,7 +110,7 @@ def played(flow: Flow, seed: int, *, rows: int = 40, **options: Any) -> list[lis
             if options and epoch == 1:
                 run.crash()
             if options and epoch == 2:
-                run.rescale(3)
+                run.rescale(options.get("parallelism", 1) + 1)
             run.watermark(max(60 * epoch - 70, 0))
             results.append(results_of(run))
         run.watermark(10_000)
@@ -142,7 +142,7 @@ def test_p6_results_are_those_of_lists(
     flow = flow_of(WINDOWS[shape], functions, keys=keys, changelog=changelog, **emit)
     listed = played(flow, seed)
     monkeypatch.setattr(large_groups, "LISTED_ENTRIES", 3)
-    assert played(flow, seed, parallelism=2, memory=1 << 20) == listed
+    assert played(flow, seed, memory=1 << 20) == listed
 
 
 def normal_rows(table: pa.Table) -> list[str]:

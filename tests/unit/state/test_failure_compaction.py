@@ -22,7 +22,7 @@ from statebed.state import Compaction, DeleteTimeRange, RecordBatch, TableData
 
 ALL_KINDS = COUNTERS | trips_config() | fares_config(bin_us=10)
 MAX_FILES = 24
-EPOCHS = 150
+EPOCHS = 75
 
 
 def live_files(cluster: Cluster, record: pb.CheckpointMetadata) -> list[pb.FileEntry]:

@@ -153,10 +153,10 @@ def test_p6_nor_do_rescaling_damage_and_eviction_show(shared: HostCache) -> None
 
 
 def test_p6_nor_does_a_budget_that_makes_it_spill(shared: HostCache) -> None:
-    for plain, copied in both(shared, budget=1 << 20):
-        for _ in range(4):
+    for plain, copied in both(shared, budget=1 << 18):
+        for _ in range(3):
             for job in (plain, copied):
-                job.epoch(1, 6000, 10_000)
+                job.epoch(1, 2000, 3000)
         assert copied.tiers.memory.snapshot().events["spills"]
 
 

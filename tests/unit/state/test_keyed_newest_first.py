@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import diagonals
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state import (
@@ -189,8 +190,7 @@ def test_a_cache_that_fills_up_before_the_older_files_costs_time_only(
         assert len(scan(view)) == len(OLD)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("budget", [64 << 20, 1 << 20])
+@pytest.mark.parametrize(("seed", "budget"), diagonals(range(6), [64 << 20, 1 << 20]))
 def test_p6_answers_and_bytes_are_those_without_a_cache(tmp_path: Path, seed: int, budget: int) -> None:
     draw = random.Random(seed)
     jobs = [Restarted(tmp_path, budget), Restarted(None, budget)]

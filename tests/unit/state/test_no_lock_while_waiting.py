@@ -35,8 +35,8 @@ from statebed.state.host_cache import HostCache, cache
 from statebed.state.keyed.durable import MAX_DELTAS
 from statebed.storage import MemoryStore
 
-BUDGET = 256 << 10
-ROWS = 1_500
+BUDGET = 128 << 10
+ROWS = 600
 FARES = pa.schema([("driver", pa.int64()), ("fare", pa.int64())])
 TOTALS = pa.schema([("id", pa.int64()), ("total", pa.int64())])
 TABLES = {
@@ -144,7 +144,7 @@ def an_epoch(watch: Watch, cluster: Cluster, epoch: int) -> None:
     fare_view = cluster.managers[0].get_time_keyed("fares")
     keys, values, times = totals(epoch)
     with watch.during("append"):
-        for piece in (fares(epoch), *(fares(epoch).slice(start, 20) for start in range(0, ROWS, 150))):
+        for piece in (fares(epoch), *(fares(epoch).slice(start, 20) for start in range(0, ROWS, 100))):
             fare_view.append(piece)
     with watch.during("time-keyed deletions"):
         fare_view.delete_times(100 * epoch + 10, 100 * epoch + 20)

@@ -173,7 +173,8 @@ def test_p6_the_output_has_the_same_bytes_whatever_fits_into_memory(operator: Op
             (step,) = driver.steps[-1]
             outputs.append(output_bytes(step))
         assert outputs[0] == outputs[1]
-    assert sum(step.outputs[MAIN].num_rows for (step,) in drivers[0].steps) > 2_000
+    few = isinstance(operator, WindowJoin) and operator.how is JoinKind.ANTI  # most rows have a partner
+    assert sum(step.outputs[MAIN].num_rows for (step,) in drivers[0].steps) > (200 if few else 2_000)
     for driver in drivers:
         driver.close()
 

@@ -130,12 +130,12 @@ def test_p6_output_and_state_have_the_same_bytes_in_any_order_of_arrival(keep: K
 def test_a_memory_budget_smaller_than_the_state_changes_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     epochs = [
-        ([((float(chance.randrange(4_500)), "x" * 20), chance.randrange(9), chance.randrange(9)) for _ in range(750)],
+        ([((float(chance.randrange(9_000)), "x" * 20), chance.randrange(9), chance.randrange(9)) for _ in range(1500)],
          0, None)
         for _ in range(6)
     ]  # fmt: skip
     operator = Deduplicate("large", CLICKS, keep=Keep.LAST)
-    tiers = Tiers(MemoryController(3 << 15), folder=tmp_path)
+    tiers = Tiers(MemoryController(3 << 16), folder=tmp_path)
     try:
         small = run(operator, epochs, tiers=tiers)
         assert tiers.memory.snapshot().events["spilled_bytes"]

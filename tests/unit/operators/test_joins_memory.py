@@ -22,8 +22,8 @@ from statebed.operators.operator import MAIN, Operator
 from statebed.operators.window_definition import Window, WindowShape
 
 SECOND = 1_000_000
-EPOCHS, ROWS, KEYS = 5, 750, 560
-BUDGET = 1 << 17
+EPOCHS, ROWS, KEYS = 5, 1_500, 1_125
+BUDGET = 1 << 18
 ROW_BYTES = 40
 """A key, a value, a time, a hash and a sequence."""
 OPERATORS: dict[str, Operator] = {

@@ -23,7 +23,18 @@ from docs.run_document import LOADED_PYTHON
 from docs import run_document
 
 TESTS = Path(__file__).parents[1]
-MODULES = ("duckdb", "pyspark.sql.functions", "statebed.cli.app", "statebed.spark.epoch.level_task")
+MODULES = (
+    "duckdb",
+    "pandas",  # pyarrow imports it when it makes an array of Python values
+    "pyspark.sql.functions",
+    "pyspark.testing",  # Py4J imports it when it sends a list to Java
+    "statebed.cli.app",
+    "statebed.cli.shell",
+    "statebed.queries",
+    "statebed.spark.epoch.level_task",
+    "typer._adapters",
+)
+"""What documents and commands import when they run, beside what these modules import themselves."""
 STARTED_WITHIN_SECONDS = 60
 
 

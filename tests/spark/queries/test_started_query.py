@@ -125,6 +125,8 @@ def test_options_are_those_of_spark(spark: SparkSession, lines: DataFrame, tmp_p
         sb.write_stream(lines).trigger(realTime="5 minutes")
     with pytest.raises(sb.InputError, match="`outputMode` must be one of"):
         sb.write_stream(lines).start(outputMode="most")
+    with pytest.raises(sb.InputError, match=r"toTable appends rows, but the mode is 'update'(.|\n)*use foreachBatch"):
+        sb.write_stream(lines).outputMode("update").toTable("words")
 
 
 def test_rows_are_appended_to_a_table_of_the_catalog(spark: SparkSession, lines: DataFrame, tmp_path: Path) -> None:

@@ -174,6 +174,28 @@ def test_what_cannot_be_taken_over_is_refused_by_name(spark: SparkSession, tmp_p
         assert not job.checkpoints(), name
 
 
+def test_a_checkpoint_that_does_not_suit_the_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path / "in", files=1).write()
+    windows = tables.marked().groupBy(F.window("ts", "20 seconds"), "k").count()
+    spark_runs(windows, "append", tmp_path / "windows", {})
+    own = sb.Job("own", state=tmp_path / "state", spark=spark)
+    own.from_dataframe(windows, mode="append", clock="statebed").write("console")
+    with pytest.raises(sb.InputError, match=r"has its own clock(.|\n)*leave out clock='statebed'"):
+        own.take_over(tmp_path / "windows")
+    medians = tables.read().groupBy("k").agg(F.median("v"))
+    spark_runs(medians, "update", tmp_path / "medians", {})
+    values = sb.Job("values", state=tmp_path / "state", spark=spark)
+    values.from_dataframe(medians, mode="update").write("console")
+    with pytest.raises(sb.InputError, match="aggregates over all values"):
+        values.take_over(tmp_path / "medians")
+    for log in (tmp_path / "medians" / "offsets").glob("[0-9]*"):
+        log.write_text("v7" + log.read_text().removeprefix("v1"))
+    with pytest.raises(sb.InputError, match=r"offset log has the version 'v7'(.|\n)*only version v1"):
+        values.take_over(tmp_path / "medians")
+    assert not own.checkpoints()
+    assert not values.checkpoints()
+
+
 def test_a_folder_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     df = Tables(spark, tmp_path / "in", files=1).write().read().groupBy("k").count()
     job = sb.Job("taken", state=tmp_path / "state", spark=spark)

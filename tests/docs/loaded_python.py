@@ -34,7 +34,7 @@ MODULES = (
     "statebed.spark.epoch.level_task",
     "typer._adapters",
 )
-"""What documents and commands import when they run, beside what these modules import themselves."""
+"""Modules that documents and commands import when they run."""
 STARTED_WITHIN_SECONDS = 60
 
 

@@ -213,6 +213,28 @@ def test_a_failing_disk_refuses_a_write_that_then_has_changed_nothing(store: Mem
     assert totals_of(view) == state
 
 
+def test_a_write_that_fails_in_a_later_piece_ends_writes_and_checkpoints(store: MemoryStore, tiers: Tiers) -> None:
+    view = filled(store, tiers)
+    before, calls = totals_of(view), 0
+
+    def fails(old: pa.Table, new: pa.Table) -> pa.Table:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ZeroDivisionError
+        return add(old, new)
+
+    with pytest.raises(ZeroDivisionError):
+        view.merge(keys_of(np.arange(ROWS)), values_of(np.arange(ROWS)), fails)
+    assert totals_of(view) != before, "the first pieces are written"
+    for refused in (
+        lambda: view.upsert(keys_of(np.array([1])), values_of(np.array([5]))),
+        lambda: commit(view, store, 1),
+    ):
+        with pytest.raises(InputError, match="a write failed when a part of it was done"):
+            refused()
+
+
 def test_a_failing_checkpoint_may_be_repeated(store: MemoryStore, tiers: Tiers) -> None:
     view = filled(store, tiers)
     shutil.rmtree(tiers.folder.path)

@@ -119,6 +119,7 @@ class KeyedView:
         self._edits = EditQueue()
         self._now_us: int | None = None
         self._closed = ""
+        self._half_written = False
         self._last_batch: tuple[Batch, KeyBatch] | None = None
         """Keys of the last operation, hashed and sorted, since keys that are read are often written next. Only if they
         are small.
@@ -246,8 +247,10 @@ class KeyedView:
         """Set each key to `function(old values, new values)`, or to the new values if it has none.
 
         Rows of one key within the batch are folded in pairs by the same function first, earlier rows first, so it has
-        to be associative. It is called with whole columns, and must not use the view. If it raises, nothing has
-        changed.
+        to be associative. It is called with whole columns, and must not use the view.
+
+        A batch that is large for the memory budget is merged in pieces. If the first piece fails, nothing has changed.
+        If a later one does, the view accepts no more writes and no checkpoint, as for `upsert`.
         """
         if not callable(function):
             raise InputError(
@@ -539,7 +542,13 @@ class KeyedView:
         for start in range(0, len(unique), step):
             end = min(start + step, len(unique))
             part = None if latest is None else latest[start:end]
-            self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
+            try:
+                self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
+            except BaseException:
+                if start:
+                    self._half_written = True
+                    self.close("a write failed when a part of it was done")
+                raise
         self._forget_keys()
 
     def _rows_at_once(self, count: int, growth: int) -> int:
@@ -728,6 +737,8 @@ class KeyedView:
     # ---- inside: checkpoints and compaction ------------------------------------------------------------
 
     def _changes(self) -> TakenChanges:
+        if self._half_written:
+            self._check_open()
         self._expire()
         with self._blocks.operation(0), self._blocks.locked():
             blocks = [slot.block for slot in self._blocks]

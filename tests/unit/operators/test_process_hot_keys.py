@@ -123,9 +123,10 @@ def written_by_one_more_row(op: str, before: int) -> int:
 
     with Epochs(ProcessOperator("kept", INPUT, Kept())) as stream:
         stream.feed(rows(0, before))
-        stream.feed(rows(before, 1))
+        for number in (before, before + 1):
+            stream.feed(rows(number, 1))
         stored = {info.path for info in stream.store.list("")}
-        stream.feed(rows(before + 1, 1))
+        stream.feed(rows(before + 2, 1))
         return sum(info.size for info in stream.store.list("") if info.path not in stored)
 
 

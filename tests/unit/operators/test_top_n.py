@@ -176,8 +176,8 @@ def test_one_more_row_of_a_hot_key_writes_what_one_more_of_a_small_key_does() ->
     def written(before: int) -> int:
         operator = TopN("top", CHANGES, 3, order_by("price"))
         with Epochs(operator) as stream:
-            rows = [{"k": "a", "price": float(price)} for price in range(before + 2)]
-            for part in (rows[:before], rows[before : before + 1]):
+            rows = [{"k": "a", "price": float(price)} for price in range(before + 3)]
+            for part in (rows[:before], rows[before : before + 1], rows[before + 1 : before + 2]):  # merged by then
                 stream.feed(rows_of(CHANGES, part, [None] * len(part)))
             stored = {info.path for info in stream.store.list("")}
             stream.feed(rows_of(CHANGES, rows[-1:], [None]))

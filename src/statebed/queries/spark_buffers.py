@@ -38,9 +38,9 @@ class Buffers:
     def next(self, name: str, wanted: str) -> pa.Array:
         """Take the next buffer, which must have a name."""
         if self.taken >= len(self.columns) or not self.columns[self.taken][0].startswith(name):
-            there = self.columns[self.taken][0] if self.taken < len(self.columns) else "no more buffers"
+            there = f"a {_plain(self.columns[self.taken][0])}" if self.taken < len(self.columns) else "no more buffers"
             raise InputError(
-                f"the state of Spark has {there!r} where {wanted} of the query has its {name}",
+                f"the state of Spark has {there} where {wanted} of the query has its {name}",
                 where=self.where,
                 fix="take over with the query that wrote the checkpoint, unchanged",
             )
@@ -59,13 +59,18 @@ def partials_of(partials: Partials, buffers: Buffers) -> list[pa.Array]:
     for aggregate in partials.aggregates:
         columns += _aggregate(aggregate.accumulator, buffers, each)
     if not buffers.is_empty:
-        more = [name for name, _ in buffers.columns[buffers.taken :]]
+        more = [_plain(name) for name, _ in buffers.columns[buffers.taken :]]
         raise InputError(
-            f"the state of Spark has more buffers than the query: {more}",
+            f"the state of Spark has more buffers than the query: {', '.join(more)}",
             where=buffers.where,
             fix="take over with the query that wrote the checkpoint, unchanged",
         )
     return [one_chunk(pc.cast(column, field.type)) for column, field in zip(columns, partials.fields, strict=True)]
+
+
+def _plain(name: str) -> str:
+    """Return the name that Spark gives a buffer, without the number that makes it unique."""
+    return name.partition("#")[0]
 
 
 def _aggregate(accumulator: Accumulator, buffers: Buffers, each: Grouping) -> Sequence[pa.Array]:
@@ -106,7 +111,7 @@ def keys_of(key: pa.Array, fields: Sequence[pa.Field], *, where: str) -> list[pa
     columns = [one_chunk(column) for column in key.flatten()]
     if len(columns) != len(fields):
         raise InputError(
-            f"the state of Spark has {len(columns)} keys, but the query has {len(fields)}",
+            f"the state of Spark has another number of keys ({len(columns)}) than the query ({len(fields)})",
             where=where,
             fix="take over with the query that wrote the checkpoint, unchanged",
         )

@@ -321,18 +321,17 @@ def _window_rows(operator: WindowAggregate, key: pa.Array, value: pa.Array, *, w
     starts = pc.struct_field(pc.struct_field(key, places[0]), 0)
     others = [field for place, field in enumerate(key.type) if place != places[0]]
     rest = _struct([pc.struct_field(key, place) for place in range(len(key.type)) if place != places[0]], others)
-    keys = keys_of(rest, operator.keys, where=where) if operator.keys else []
+    keys = keys_of(rest, operator.keys, where=where)
     columns = [*keys, pc.cast(starts, TIMESTAMP), *partials_of(operator.partials, _buffers(value, where))]
     names = [*operator.key_names, TIME, *(field.name for field in operator.partials.fields)]
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
 def _group_rows(operator: UpdatingAggregate, key: pa.Array, value: pa.Array, *, where: str) -> pa.Table:
-    named: dict[str, pa.Array] = {field.name: pa.nulls(len(value), field.type) for field in operator.state_keys}
-    if operator.keys:
-        named = dict(
-            zip((field.name for field in operator.keys), keys_of(key, operator.keys, where=where), strict=True)
-        )
+    names = [field.name for field in operator.keys]
+    named = dict(zip(names, keys_of(key, operator.keys, where=where), strict=True))
+    if not named:
+        named = {field.name: pa.nulls(len(value), field.type) for field in operator.state_keys}
     named[LATEST] = pa.nulls(len(value), TIMESTAMP)
     partials = partials_of(operator.partials, _buffers(value, where))
     named |= dict(zip((field.name for field in operator.partials.fields), partials, strict=True))

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark.queries.case import Case
-from spark.queries.harness import FIRST_EPOCH, Batches, Tables, comparable
+from spark.queries.harness import FIRST_EPOCH, Batches, Tables, comparable, configured
 
 import statebed as sb
 
@@ -194,6 +194,46 @@ def test_a_checkpoint_that_does_not_suit_the_query_is_refused(spark: SparkSessio
         values.take_over(tmp_path / "medians")
     assert not own.checkpoints()
     assert not values.checkpoints()
+
+
+def test_the_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Each query reads what the first one read, so that only its state can tell that it is another one."""
+    tables = Tables(spark, tmp_path / "in", files=1).write()
+    by_key, minutes = tables.marked().groupBy("k"), F.window("ts", "1 minute")
+    spark_runs(by_key.agg(F.sum("v")), "update", tmp_path / "sums", {})
+    spark_runs(tables.marked().groupBy("k", minutes).count(), "append", tmp_path / "windows", {})
+    spark_runs(tables.marked().dropDuplicates(["k", "ts"]), "append", tmp_path / "seen", {})
+    others: list[tuple[DataFrame, str, str]] = [
+        (by_key.agg(F.count("*")), "sums", r"has a sum where count\(1\) of the query has its count"),
+        (by_key.agg(F.sum("v"), F.max("v")), "sums", "has no more buffers where"),
+        (by_key.agg(F.sum("v"), F.stddev("x")), "sums", "of this aggregate cannot be taken over"),
+        (tables.marked().groupBy("k", "g").agg(F.sum("v")), "sums", r"another number of keys \(1\) than the query \(2\)"),
+        (tables.marked().groupBy("g").agg(F.sum("v")), "sums", "has the type int32 in the query, but"),
+        (tables.marked().groupBy("k", minutes).agg(F.sum("v")), "sums", "the key of the state has no window"),
+        (tables.marked().groupBy(minutes).count(), "windows", r"another number of keys \(1\) than the query \(0\)"),
+        (tables.marked().groupBy().agg(F.sum("v")), "sums", r"another number of keys \(1\) than the query \(0\)"),
+        (tables.marked().dropDuplicates(["k"]), "sums", "has the state of stateStoreSave, but the query needs"),
+        (by_key.agg(F.sum("v")), "seen", "has the state of dedupe, but the query needs that of stateStoreSave"),
+    ]
+    for number, (df, checkpoint, message) in enumerate(others):
+        job = sb.Job(f"other{number}", state=tmp_path / "state", spark=spark)
+        job.from_dataframe(df, mode="update").write("console")
+        with pytest.raises(sb.InputError, match=message) as caught:
+            job.take_over(tmp_path / checkpoint)
+        assert caught.value.fix, message
+        assert not job.checkpoints(), message
+
+
+def test_a_checkpoint_with_another_policy_of_watermarks_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    df = Tables(spark, tmp_path / "in", files=1).write().marked().groupBy(F.window("ts", "1 minute")).count()
+    spark_runs(df, "append", tmp_path / "taken", {})
+    name = "spark.sql.streaming.multipleWatermarkPolicy"
+    job = sb.Job("policy", state=tmp_path / "state", spark=spark)
+    with configured(spark, {name: "max"}):
+        job.from_dataframe(df, mode="append").write("console")
+        with pytest.raises(sb.InputError, match=f"was written with {name}=min") as caught:
+            job.take_over(tmp_path / "taken")
+    assert "spark.conf.set" in caught.value.fix
 
 
 def test_a_folder_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:

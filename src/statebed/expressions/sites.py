@@ -59,6 +59,14 @@ class Site:
         integer = self._constant(index, kind, "an integer")
         return int(str(integer))
 
+    def options_of(self, index: int) -> dict[str, str]:
+        """Return an operand that must be a constant map of texts."""
+        kind = self.operands[index].type
+        is_of_texts = pa.types.is_map(kind) and kind.key_type == kind.item_type == types.TEXT
+        pairs = self._constant(index, kind if is_of_texts else types.NULL, "a map of texts")
+        assert isinstance(pairs, list)
+        return dict(pairs)
+
     def name_of(self, index: int) -> str | None:
         """Return the name of an operand that is a column or a field, as it is written."""
         written = self.operands[index].place.snippet

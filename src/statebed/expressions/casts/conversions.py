@@ -24,6 +24,8 @@ def convert(term: Term, kind: pa.DataType, *, place: TextSpan | None = None, len
     if term.type == kind:
         return term
     at = place or term.place
+    if term.type == types.NULL and term.fallible:  # its only use is its error
+        return applied(at, partial(_nulls, kind), kind, term, nullable=True, fallible=True)
     if term.type == types.NULL:
         return constant(at, None, kind)
     conversion = _conversion(term.type, kind)
@@ -66,6 +68,10 @@ def _normalised(kind: pa.DataType, datum: Datum) -> pa.Array:
     if types.is_decimal(kind) and not pa.types.is_decimal(array.type):
         return number_casts.integer_to_decimal(array, kind)[0]
     return pc.cast(array, kind)
+
+
+def _nulls(kind: pa.DataType, datum: Datum) -> pa.Array:
+    return pa.nulls(len(arrays(datum)[0]), kind)
 
 
 def _run(conversion: Conversion, kind: pa.DataType, lenient: bool, datum: Datum) -> pa.Array:

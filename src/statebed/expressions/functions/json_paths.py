@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 
 from statebed.expressions import types
 from statebed.expressions.distinct_values import by_distinct
@@ -53,9 +53,11 @@ class AnyField:
 
 Step = Field | Item | AnyField
 RAW, QUOTED, FLAT = "raw", "quoted", "flat"
+_PATHS = 1_024
+"""Number of paths that are remembered: rows can have any."""
 
 
-@cache
+@lru_cache(maxsize=_PATHS)
 def path_steps(path: str) -> tuple[Step, ...] | None:
     """Return the steps of a path such as $.a[0].b; None if it is no path."""
     match = re.match(r"\s*\$", path)

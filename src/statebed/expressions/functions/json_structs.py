@@ -1,8 +1,9 @@
 """from_json, to_json and schema_of_json.
 
-`to_json` writes whole columns: leaves as text, then fields, elements and entries joined. `from_json` reads each
-distinct document once. As Spark does by default, it returns null for a field whose value does not fit its type, and
-keeps the others; options are not available.
+`to_json` writes whole columns: leaves as text, then fields, elements and entries joined. `from_json` reads
+columns of plain objects at once, and all else one document after the other. As Spark does by default, it returns null
+for a field whose value does not fit its type, and keeps the others. The only options are the names of this mode and of
+the column for documents that are malformed or do not fit.
 """
 
 import base64
@@ -10,7 +11,7 @@ import binascii
 import re
 from collections.abc import Callable
 from decimal import Context, Decimal
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from statebed.expressions.casts.from_text import READERS
 from statebed.expressions.casts.to_text import writer
 from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.far_years import iso_texts
+from statebed.expressions.functions.json_columns import ReadTexts, read_documents
 from statebed.expressions.functions.json_documents import (
     Json,
     JsonObject,
@@ -48,6 +50,9 @@ _NOT_FINITE = {
     **dict.fromkeys(("-INF", "-Infinity"), float("-inf")),
 }
 _WIDE = Context(prec=2000)
+_MODE = "PERMISSIVE"
+_TEXTS_OF_TIMES = 8_192
+"""Number of texts whose time is remembered."""
 _LONG_DIGITS = 20
 """Digits of a decimal that holds every bigint."""
 Reader = Callable[[Json], Any]
@@ -60,7 +65,7 @@ class _UnfitError(ValueError):
 class _PartError(_UnfitError):
     """Raised for a value of which only a part fits."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: Any) -> None:
         super().__init__("a part of the value does not fit its type")
         self.value = value
 
@@ -71,9 +76,33 @@ class _PartError(_UnfitError):
 def _from_json(site: Site) -> Term:
     declared = site.text_of(1)
     kind = _declared_type(site, declared)
+    corrupt = _corrupt_column(site, kind)
     text = as_text(site, site.operands[0])
-    kernel = partial(by_distinct, partial(_read, kind, _reader_of(site, kind)), kind)
-    return site.apply(kernel, kind, text, nullable=True)
+    fields = pa.struct([field for field in kind if field.name != corrupt]) if corrupt is not None else kind
+    read = partial(_read, _reader_of(site, fields), pa.types.is_struct(kind), corrupt)
+    one_by_one = partial(by_distinct, read, kind)
+    return site.apply(partial(_documents, kind, one_by_one, corrupt), kind, text, nullable=True)
+
+
+def _documents(kind: pa.DataType, one_by_one: ReadTexts, corrupt: str | None, texts: pa.Array) -> pa.Array:
+    return read_documents(texts, kind, one_by_one, corrupt=corrupt)
+
+
+def _corrupt_column(site: Site, kind: pa.DataType) -> str | None:
+    """Return the name of the field for documents that are malformed or do not fit, if an option names it."""
+    options = site.options_of(2) if len(site.operands) > 2 else {}  # noqa: PLR2004 - the third operand
+    mode = options.pop("mode", _MODE)
+    corrupt = options.pop("columnNameOfCorruptRecord", None)
+    if options or mode.upper() != _MODE:
+        raise site.operands[2].place.type_mistake(
+            f"from_json does not have {', '.join(options) or f'the mode {mode}'}",
+            fix="use no other options than mode=PERMISSIVE and columnNameOfCorruptRecord",
+        )
+    if corrupt is None or not pa.types.is_struct(kind) or kind.get_field_index(corrupt) < 0:
+        return None
+    if kind.field(corrupt).type != types.TEXT:
+        raise site.operands[1].place.type_mistake(f"the column {corrupt} must be a string", fix=f"{corrupt} STRING")
+    return corrupt
 
 
 def _declared_type(site: Site, declared: str) -> pa.DataType:
@@ -92,11 +121,12 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return types.map_of(kind.key_type, _nullable(kind.item_type)) if pa.types.is_map(kind) else kind
 
 
-def _read(kind: pa.DataType, read: Reader, text: str) -> Any:
-    """Return the value of a document. A malformed kind is a struct of nulls, or null for other types."""
-    nothing: Any = {} if pa.types.is_struct(kind) else None
+def _read(read: Reader, is_struct: bool, corrupt: str | None, text: str) -> Any:
+    """Return the value of a document. A malformed struct is one of nulls; other types are null."""
     if not text.strip():
         return None
+    mark = {} if corrupt is None else {corrupt: text}
+    nothing: Any = mark if is_struct else None
     try:
         value = exact_document(text, control_characters=False)
     except MalformedError:
@@ -104,7 +134,7 @@ def _read(kind: pa.DataType, read: Reader, text: str) -> Any:
     try:
         return nothing if value is None else read(value)
     except _PartError as error:
-        return error.value if pa.types.is_struct(kind) else None
+        return error.value | mark if is_struct else None
     except _UnfitError:
         return nothing
 
@@ -229,15 +259,22 @@ def _decimal(precision: int, scale: int, value: Json) -> Decimal | None:
     return rounded if abs(rounded) < Decimal(10) ** (precision - scale) else None
 
 
-@cache
 def _time(kind: pa.DataType, value: Json) -> Any:
     number = _inner(value)
     if kind == types.TIMESTAMP and isinstance(number, int) and not isinstance(number, bool):
-        return pa.scalar(number * 1_000_000, kind)
-    conversion = READERS.get(kind)
-    if not isinstance(value, str) or conversion is None:
+        # Spark multiplies 64-bit numbers, which wrap around.
+        wrapped = (_integer(64, number) * 1_000_000 + (1 << 63)) % (1 << 64) - (1 << 63)
+        return pa.scalar(wrapped, kind)
+    if not isinstance(value, str):
         raise _UnfitError
-    inner, bad = conversion(pa.array([value]), kind)
+    return _time_of(kind, value)
+
+
+@lru_cache(maxsize=_TEXTS_OF_TIMES)
+def _time_of(kind: pa.DataType, text: str) -> Any:
+    conversion = READERS.get(kind)
+    assert conversion is not None, kind
+    inner, bad = conversion(pa.array([text]), kind)
     if bad is not None and bad[0].as_py():
         raise _UnfitError
     return inner[0]
@@ -441,7 +478,7 @@ def _name_ddl(name: str) -> str:
 
 
 BUILDERS: dict[str, Builder] = {
-    "from_json": of(_from_json, 2),
+    "from_json": of(_from_json, 2, 3),
     "to_json": of(_to_json, 1),
     "schema_of_json": of(_schema_of_json, 1),
 }

@@ -185,6 +185,18 @@ def _asserted(message: str, held: pa.Array) -> pa.Array:
     return pa.nulls(len(held))
 
 
+def _raise_error(site: Site) -> Term:
+    """Build raise_error(message): an error for every row that needs it."""
+    message = convert(site.operands[0], types.TEXT)
+    return site.apply(_raised, types.NULL, message, nullable=True, fallible=True)
+
+
+def _raised(messages: pa.Array) -> pa.Array:
+    if len(messages):
+        raise RowFailure(str(messages[0].as_py()))
+    return pa.nulls(0)
+
+
 def _bitmap_position(site: Site) -> Term:
     kernel = _bit_of if site.function == "bitmap_bit_position" else _bucket_of
     return site.apply(kernel, types.BIGINT, convert(site.operands[0], types.BIGINT))
@@ -213,6 +225,7 @@ BUILDERS: dict[str, Builder] = {
     "nullifzero": of(_null_if_zero, 1),
     "typeof": of(_type_of, 1),
     "assert_true": of(_assert, 1, 2),
+    "raise_error": of(_raise_error, 1),
     "bitmap_bit_position": of(_bitmap_position, 1),
     "bitmap_bucket_number": of(_bitmap_position, 1),
 }

@@ -7,7 +7,7 @@ as in Java.
 import datetime as dt
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import lru_cache, partial
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -66,10 +66,12 @@ SHORT_NAMES = {
     "VST": "Asia/Ho_Chi_Minh",
 }
 """Short names that Java knows."""
+_NAMES = 1_024
+"""Number of zones that are remembered: rows can name any."""
 Shift = Callable[[pa.Array, str], pa.Array]
 
 
-@cache
+@lru_cache(maxsize=_NAMES)
 def zone_of(name: str) -> int | str:
     """Return the offset of a zone in microseconds, or the name of a region."""
     known = SHORT_NAMES.get(name, name)

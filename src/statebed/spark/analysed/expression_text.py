@@ -46,6 +46,7 @@ _INTEGERS = ("byte", "short", "integer", "long")
 _FLOATS = frozenset({"float", "double"})
 _SHORT_FLOATS = 19
 """Version of Java that first writes every float with as few digits as needed."""
+_READER_OPTIONS = ("mode", "columnNameOfCorruptRecord")
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 
 
@@ -268,15 +269,24 @@ class ExpressionText:
                 return f"{name}({self.text(e.child)})"
             case "StructsToJson" | "SchemaOfJson" | "JsonToStructs":
                 return self._json(e)
+            case "RaiseError" if kids[1].kind == "CreateMap" and len(kids[1].children) == 2:  # noqa: PLR2004 - a name
+                return f"raise_error({self.text(kids[1].children[1])})"
             case "UnixTimestamp" | "ToUnixTimestamp" if kids[0].type_json in {"timestamp", "date"}:
                 return f"unix_timestamp({self.text(kids[0])})"
         return None
 
     def _json(self, e: Expr) -> str:
-        if not e.handle.options().isEmpty():  # which the JSON leaves out
-            raise UntranslatableError(f"{e.sql}: {FUNCTIONS[e.kind]} with options is not available between operators")
-        schema = f", {string_text(type_text(e.fields['schema']))}" if e.kind == "JsonToStructs" else ""
-        return f"{FUNCTIONS[e.kind]}({self.text(e.child)}{schema})"
+        is_reader = e.kind == "JsonToStructs"
+        choices = e.handle.options()  # which the JSON leaves out
+        known = _READER_OPTIONS if is_reader and not choices.isEmpty() else ()
+        options = {name: str(choices.apply(name)) for name in known if choices.contains(name)}
+        if len(options) < choices.size():
+            raise UntranslatableError(
+                f"{e.sql}: {FUNCTIONS[e.kind]} with these options is not available between operators"
+            )
+        schema = f", {string_text(type_text(e.fields['schema']))}" if is_reader else ""
+        pairs = ", ".join(string_text(text) for pair in options.items() for text in pair)
+        return f"{FUNCTIONS[e.kind]}({self.text(e.child)}{schema}{f', map({pairs})' if pairs else ''})"
 
     def variable(self, e: Expr) -> str:
         """Return a name for a variable of a lambda function that no column has."""

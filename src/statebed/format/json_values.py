@@ -30,6 +30,8 @@ from statebed.errors import UnsupportedTypeError
 from statebed.format.time_texts import iso_texts
 
 _NANOSECONDS_PER_MICROSECOND = 1_000
+_ESCAPED = r'["\\\x00-\x1f]'
+"""Characters that a text of JSON must not have as they are."""
 _INFINITY = {True: "Infinity", False: "-Infinity"}
 
 
@@ -39,8 +41,23 @@ def json_objects(rows: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
+def json_lines(rows: pa.Table) -> pa.Array:
+    """Return each row as the JSON text of its object."""
+    parts = []
+    for place, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
+        beginning = f"{',' if place else '{'}{msgspec.json.encode(name).decode()}:"
+        parts += [pa.scalar(beginning), pc.fill_null(json_texts(one_chunk(column)), "null")]
+    if not parts:
+        return pa.array(["{}"] * rows.num_rows, pa.string())
+    return pc.binary_join_element_wise(*parts, "}", "")
+
+
 def json_texts(array: pa.Array) -> pa.Array:
     """Return each value as JSON text; null stays null."""
+    if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_string(array.type) and not pc.any(pc.match_substring_regex(array, _ESCAPED)).as_py():
+        return pc.binary_join_element_wise('"', array, '"', "")
     texts = [None if value is None else msgspec.json.encode(value).decode() for value in json_values(array)]
     return pa.array(texts, pa.string())
 

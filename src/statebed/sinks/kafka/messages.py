@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, SinkError
-from statebed.format.json_values import json_objects
+from statebed.format.json_values import json_lines
 from statebed.format.stream_schema import Changes, Output
 from statebed.operators.changelog import group_equal
 from statebed.sinks.base import outbox_batches, outbox_rows
@@ -113,14 +112,14 @@ class MessageEncoder:
         columns = rows.select(list(self.envelope.key))
         if self._avro_key is not None:
             return list(self._avro_key.encode(columns))
-        return [msgspec.json.encode(value) for value in json_objects(columns)]
+        return _as_bytes(json_lines(columns))
 
     def _values(self, rows: pa.Table) -> Sequence[bytes | None]:
         if self._encoding is Encoding.RAW:
             return _as_bytes(rows.column("value"))
         if self._avro is not None:
             return list(self._avro.encode(rows.select(self._output.columns.names)))
-        return [msgspec.json.encode(value) for value in json_objects(rows.select(self._output.columns.names))]
+        return _as_bytes(json_lines(rows.select(self._output.columns.names)))
 
     def _check_unique(self, rows: pa.Table, publication: Publication) -> None:
         keys = rows.select(list(self.envelope.key))
@@ -157,7 +156,7 @@ class MessageEncoder:
             )
 
 
-def _as_bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+def _as_bytes(column: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
     return list(column.cast(pa.large_binary()).to_pylist())
 
 

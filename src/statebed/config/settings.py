@@ -193,8 +193,8 @@ class Settings:
         default=True,
         metadata=_about(
             value_types.FLAG,
-            "read Parquet files in the tasks with Arrow, if all steps before the first operator allow it; Spark reads "
-            "other sources",
+            "read Parquet files and messages of Kafka in the tasks, without the JVM, if all steps before the first "
+            "operator allow it; Spark reads other sources",
         ),
     )
     probe_timeout: dt.timedelta = field(

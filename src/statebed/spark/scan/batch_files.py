@@ -35,22 +35,24 @@ class BatchFile:
     """Values of its partition columns."""
 
 
-def files_of_batch(session: SparkSession, query_id: str) -> list[list[BatchFile]]:
-    """Return the files of the batch that Spark runs, for each stream of the plan in the order of its leaves.
-
-    Raise ScanRefusedError if a stream is not made of local Parquet files.
-    """
+def leaves_of_batch(session: SparkSession, query_id: str) -> list[Any]:
+    """Return what each stream of the plan is read from in the batch that Spark runs, in the order of its leaves."""
     streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to the plan of a batch
     leaves = streams.get(query_id).streamingQuery().lastExecution().logical().collectLeaves()
-    return [_files(leaves.apply(place)) for place in range(leaves.size())]
+    return [leaves.apply(place) for place in range(leaves.size())]
 
 
-def _files(leaf: Any) -> list[BatchFile]:
-    kind = str(leaf.nodeName())
-    if kind == "LocalRelation":
-        return []  # the batch has nothing of this stream
-    if kind != "LogicalRelation":
-        raise ScanRefusedError(f"a stream is read as {kind}")
+def is_empty(leaf: Any) -> bool:
+    """Return whether the batch has nothing of this stream."""
+    return str(leaf.nodeName()) == "LocalRelation"
+
+
+def files_of(leaf: Any) -> list[BatchFile]:
+    """Return the files of one stream of a batch; raise ScanRefusedError if they are not local Parquet files."""
+    if is_empty(leaf):
+        return []
+    if str(leaf.nodeName()) != "LogicalRelation":
+        raise ScanRefusedError(f"a stream is read as {leaf.nodeName()}")
     relation = leaf.relation()
     location = relation.location()
     schema = json.loads(relation.partitionSchema().json())

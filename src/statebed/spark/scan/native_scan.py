@@ -1,19 +1,29 @@
 """Decides whether the batches of a query can be scanned natively, and builds the tasks of each batch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from statebed.errors import StatebedError
+from statebed.expressions.functions.json_columns import ReadingTally, counted_reading
 from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.analysed.optimised import optimised_plan, pushed_filters
 from statebed.spark.analysed.plan_tree import PlanNode, analysed_plan
 from statebed.spark.plan.job_plan import JobPlan
-from statebed.spark.scan.batch_files import Work, files_of_batch, is_read_in_place, tasks_of
-from statebed.spark.scan.parquet_reader import PARTITION_TYPES, ScanRefusedError, batches_of
+from statebed.spark.scan.batch_files import (
+    BatchFile,
+    files_of,
+    is_empty,
+    is_read_in_place,
+    leaves_of_batch,
+    tasks_of,
+)
+from statebed.spark.scan.kafka_ranges import ranges_of, tasks_of_ranges
+from statebed.spark.scan.kafka_reader import KafkaClient, KafkaRange
+from statebed.spark.scan.parquet_reader import PARTITION_TYPES, FilePart, ScanRefusedError
 from statebed.spark.scan.program import Program
 from statebed.spark.scan.translation import programs_of
 from statebed.spark.session import configuration
@@ -51,6 +61,12 @@ _READ_BY_SPARK = {
 """Settings of Spark that change how it reads files."""
 
 
+ReadWork: TypeAlias = tuple[int, FilePart | KafkaRange]
+"""A file or messages that a task reads, with the number of its stream."""
+_FEW_DOCUMENTS = 1_000
+_SHARE_ONE_BY_ONE = 0.02
+
+
 @dataclass(frozen=True)
 class NativeScan:
     """Programs of a query's streams, in the order of the leaves of its plan."""
@@ -60,25 +76,31 @@ class NativeScan:
 
     def of_batch(self, session: SparkSession, query_id: str, *, parallelism: int) -> "ScanFunction | None":
         """Return the function that scans the batch that Spark runs; None if it has no files."""
-        files = files_of_batch(session, query_id)
-        if len(files) != len(self.programs):
-            raise ScanRefusedError(f"the batch reads {len(files)} streams, the job {len(self.programs)}")
-        for stream, program in zip(files, self.programs, strict=True):
+        leaves = leaves_of_batch(session, query_id)
+        if len(leaves) != len(self.programs):
+            raise ScanRefusedError(f"the batch reads {len(leaves)} streams, the job {len(self.programs)}")
+        files: list[list[BatchFile]] = []
+        ranges: list[tuple[int, KafkaRange]] = []
+        for number, (leaf, program) in enumerate(zip(leaves, self.programs, strict=True)):
+            stream = files_of(leaf) if program.client is None else []
+            files.append(stream)
+            if program.client is not None and not is_empty(leaf):
+                ranges += [(number, messages) for messages in ranges_of(leaf, program.client)]
             kinds = {column.name: column.field.type for column in program.columns}
             for name in {name for file in stream for name in file.values} & kinds.keys():
                 if kinds[name] not in PARTITION_TYPES:
                     raise ScanRefusedError(f"the partition column {name} has the type {kinds[name]}")
         slots = session.sparkContext.defaultParallelism
-        tasks = tasks_of(files, slots=slots)
-        in_place = is_read_in_place(files, slots=slots, parallelism=parallelism)
+        tasks: list[tuple[ReadWork, ...]] = [*tasks_of(files, slots=slots), *tasks_of_ranges(ranges, slots=slots)]
+        in_place = not ranges and is_read_in_place(files, slots=slots, parallelism=parallelism)
         return ScanFunction(tuple(tasks), self.programs, self.case_sensitive, in_place) if tasks else None
 
 
 @dataclass(frozen=True)
 class ScanFunction:
-    """Source of rows in a task: reads the parts of files that belong to it."""
+    """Source of rows in a task: reads the parts of files, and the messages, that belong to it."""
 
-    tasks: tuple[tuple[Work, ...], ...]
+    tasks: tuple[tuple[ReadWork, ...], ...]
     programs: tuple[Program, ...]
     case_sensitive: bool
     in_place: bool = False
@@ -88,15 +110,31 @@ class ScanFunction:
         """Yield the rows of the branches that the task of this number reads; add the number of rows that were read to
         the count of their stream, and note the greatest event time at each watermark.
         """
+        documents = ReadingTally()
         for stream, part in self.tasks[number]:
             program = self.programs[stream]
-            for rows in batches_of(part, program.columns, case_sensitive=self.case_sensitive):
+            for rows in part.batches(program.columns, case_sensitive=self.case_sensitive):
                 counts[stream] += rows.num_rows
                 try:
-                    yield from program.rows(rows, latest_ms)
+                    if program.client is None:
+                        yield from program.rows(rows, latest_ms)
+                        continue
+                    with counted_reading(documents):
+                        outputs = list(program.rows(rows, latest_ms))
+                    _check_speed(documents)
+                    yield from outputs
                 except StatebedError as error:
                     # Spark may succeed, because it computes an operand only if it needs it, or has its own error.
                     raise ScanRefusedError(f"{part.path}: {error.what.splitlines()[0]}") from error
+
+
+def _check_speed(documents: ReadingTally) -> None:
+    """Raise ScanRefusedError if many documents were read one by one, which takes longer than in the JVM."""
+    if documents.one_by_one > max(_FEW_DOCUMENTS, documents.documents * _SHARE_ONE_BY_ONE):
+        raise ScanRefusedError(
+            f"{documents.one_by_one:,} of {documents.documents:,} JSON values do not fit the schema, or are written in "
+            "a way that only Spark reads fast"
+        )
 
 
 def reading_text(plan: JobPlan) -> str:
@@ -117,9 +155,7 @@ def native_scan(plan: JobPlan) -> NativeScan:
         if settings.get(name, "").lower() == value:
             raise UntranslatableError(f"{name} is {settings[name]}")
     root = analysed_plan(plan.prepared)
-    for node in root.walk():
-        if not node.children:
-            _check_stream(node)
+    clients = [_client_of(node) for node in root.walk() if not node.children]
     try:
         observed = {watermark.node_id for watermark in plan.graph.spark_watermarks}
         if observed:
@@ -127,6 +163,7 @@ def native_scan(plan: JobPlan) -> NativeScan:
         programs = programs_of(root, plan.session, observed=observed)
     except StatebedError as error:
         raise UntranslatableError(error.what) from error
+    programs = [replace(program, client=client) for program, client in zip(programs, clients, strict=True)]
     return NativeScan(tuple(programs), settings.get("spark.sql.caseSensitive", "false").lower() == "true")
 
 
@@ -137,8 +174,17 @@ def _check_observed(root: PlanNode, session: SparkSession) -> None:
         raise UntranslatableError("Spark's optimiser moves a condition below a watermark of the query")
 
 
-def _check_stream(leaf: PlanNode) -> None:
-    """Raise UntranslatableError for a stream that is not made of Parquet files with default options."""
+def _client_of(leaf: PlanNode) -> KafkaClient | None:
+    """Return the client that reads a stream of messages, and None for a stream of Parquet files; raise
+    UntranslatableError if only Spark can read it.
+    """
+    if leaf.kind == "StreamingRelationV2":
+        if str(leaf.handle.sourceName()).lower() != "kafka":
+            raise UntranslatableError(f"the source {leaf.handle.sourceName()} is read by Spark")
+        try:
+            return KafkaClient.of(dict(leaf.handle.extraOptions().asCaseSensitiveMap()))
+        except ScanRefusedError as refused:
+            raise UntranslatableError(str(refused)) from refused
     if leaf.kind != "StreamingRelation":
         raise UntranslatableError(f"{leaf.kind} is read by Spark")
     source: Any = leaf.handle.dataSource()
@@ -148,3 +194,4 @@ def _check_stream(leaf: PlanNode) -> None:
     changed = [name for name in names if name and name.lower() not in _LISTING]
     if changed:
         raise UntranslatableError(f"the option {changed[0]} changes how files are read")
+    return None

@@ -61,6 +61,10 @@ class FilePart:
     values: Mapping[str, str | None]
     """Values of the partition columns, from the path."""
 
+    def batches(self, columns: Sequence[FileColumn], *, case_sensitive: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the part, with the columns in this order; a column that the file lacks is null."""
+        return batches_of(self, columns, case_sensitive=case_sensitive)
+
 
 def batches_of(
     part: FilePart, columns: Sequence[FileColumn], *, case_sensitive: bool = False

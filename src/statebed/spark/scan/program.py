@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.expressions import BoundExpression, filter_rows
+from statebed.spark.scan.kafka_reader import KafkaClient
 from statebed.spark.scan.parquet_reader import FileColumn
 
 _MILLISECOND_US = 1_000
@@ -63,14 +64,16 @@ class BranchSteps:
 
 @dataclass(frozen=True)
 class Program:
-    """Steps of a scan of one stream, from columns of its files to rows of branches."""
+    """Steps of a scan of one stream, from columns of its files or messages to rows of branches."""
 
     columns: tuple[FileColumn, ...]
     steps: tuple[Step, ...]
     outputs: tuple[BranchSteps, ...] = (BranchSteps(()),)
+    client: KafkaClient | None = None
+    """Client that reads the messages of the stream; None if it is made of files."""
 
     def rows(self, batch: pa.RecordBatch, latest_ms: dict[str, int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each branch that a batch of file columns becomes; note the greatest event time at each
+        """Yield the rows of each branch that a batch of these columns becomes; note the greatest event time at each
         watermark in `latest_ms`.
         """
         shared = _after(self.steps, batch, latest_ms)

@@ -19,6 +19,7 @@ from statebed.spark.scan.parquet_reader import FileColumn
 from statebed.spark.scan.program import BranchSteps, Program, ScanFilter, ScanProjection, ScanWatermark, Step
 
 _UNCHANGED = frozenset({"EventTimeWatermark", "SubqueryAlias", "View"})
+_STREAMS = frozenset({"StreamingRelation", "StreamingRelationV2"})
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "date", "timestamp", "string")
 _MARK = "__"
 """Beginning of Spark's own marks of a column: of file metadata, char types and collations."""
@@ -60,23 +61,25 @@ class _Translation:
     session: SparkSession
     observed: Collection[str] = ()
 
-    def visit(self, node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
+    def visit(self, node: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:  # noqa: PLR0911 - one per kind of step
         """Return the rows of each stream below a node, with the columns that are needed, called by their ids.
 
         There is always one, because a batch without columns does not know its number of rows.
         """
         needed = needed or _any_column(node)
-        if node.kind == "StreamingRelation":
+        if node.kind in _STREAMS:
             return [_stream(node, needed)]
         if node.kind in _UNCHANGED:
             return self._passed(node, needed)
         if node.kind == "Project":
             wanted = [expression for expression in node.expressions("projectList") if expression.id in set(needed)]
             generate = _generate_below(node)
-            if generate is not None:
+            if generate is not None and not _is_single(generate):
                 return self._alternatives(generate, wanted)
             below = self.visit(node.child, _references(wanted))
             return [rows.then(self._select(rows.schema, wanted)) for rows in below]
+        if node.kind == "Generate" and _is_single(node):
+            return self._with_element(node, needed)
         if node.kind == "Filter":
             condition = node.expression("condition")
             below = self.visit(node.child, list(dict.fromkeys([*needed, *_references([condition])])))
@@ -126,6 +129,19 @@ class _Translation:
             below.append(_StreamRows(replace(rows.program, outputs=outputs), schema))
         return below
 
+    def _with_element(self, generate: PlanNode, needed: Sequence[int]) -> list[_StreamRows]:
+        """Return the rows of an explode of arrays with one element: the element is a column more."""
+        (output,) = generate.expressions("generatorOutput")
+        element = _listed(generate).children[0]
+        kept = [number for number in needed if number != output.id]
+        below = self.visit(generate.child, list(dict.fromkeys([*kept, *sorted(element.references)])))
+        return [rows.then(self._widened(rows.schema, kept, element, _name(output.id))) for rows in below]
+
+    def _widened(self, schema: pa.Schema, kept: Sequence[int], element: Expr, name: str) -> ScanProjection:
+        names = [_name(number) for number in kept]
+        columns = tuple(bind(quoted(column), schema) for column in names)
+        return ScanProjection((*names, name), (*columns, *self._bound(schema, [element])))
+
     def _select(self, schema: pa.Schema, wanted: Sequence[Expr]) -> ScanProjection:
         return ScanProjection(tuple(_name(expression.id) for expression in wanted), self._bound(schema, wanted))
 
@@ -171,6 +187,20 @@ def _generate_below(node: PlanNode) -> PlanNode | None:
     return below if below.kind == "Generate" else None
 
 
+def _is_single(generate: PlanNode) -> bool:
+    """Return whether a generator gives one row for each row: an explode of arrays with one element."""
+    listed = _listed(generate)
+    return (
+        generate.expression("generator").kind == "Explode"
+        and listed.kind == "CreateArray"
+        and len(listed.children) == 1
+    )
+
+
+def _listed(generate: PlanNode) -> Expr:
+    return generate.expression("generator").child
+
+
 def _struct(item: Expr) -> tuple[list[Expr], list[Expr]]:
     """Return the condition of an alternative, if it has one, and its fields."""
     condition = []
@@ -191,7 +221,7 @@ def _references(expressions: Iterable[Expr]) -> list[int]:
 
 def _any_column(node: PlanNode) -> list[int]:
     """Return a column of a node to count its rows by, one that is cheap to read if there is one."""
-    if node.kind == "StreamingRelation":
+    if node.kind in _STREAMS:
         plain = [attribute.id for attribute in node.expressions("output") if attribute.type_json in _PLAIN]
         return plain[:1] or [node.expressions("output")[0].id]
     return [_columns(node)[0][0]]
@@ -201,10 +231,13 @@ def _columns(node: PlanNode) -> list[tuple[int, str]]:
     """Return the ids and names of the columns of a node, in their order."""
     if node.kind == "Project":
         return [(expression.id, expression.name) for expression in node.expressions("projectList")]
-    if node.kind == "StreamingRelation":
+    if node.kind in _STREAMS:
         return [(attribute.id, attribute.name) for attribute in node.expressions("output")]
     if node.kind in {*_UNCHANGED, "Filter", "Union"}:
         return _columns(node.children[0])
+    if node.kind == "Generate":
+        (output,) = node.expressions("generatorOutput")
+        return [*_columns(node.child), (output.id, output.name)]
     raise UntranslatableError(f"{node.described()} is a step that only Spark can run")
 
 

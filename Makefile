@@ -101,7 +101,7 @@ endef
 quick: env  ## after every edit: check, most unit tests, crash tests (less than 3 minutes on two cores)
 	@$(SUITE) quick
 
-test: env  ## before every merge, and in CI: set up everything and run the whole suite (about 35 minutes on two cores)
+test: env  ## before every merge, and in CI: set up everything and run the whole suite (about 25 minutes on two cores)
 	@$(SUITE) test
 
 test-long: env  ## before a release: deep crash sweeps, thousands of epochs, twenty times the examples of property tests

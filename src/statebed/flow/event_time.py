@@ -27,6 +27,8 @@ from statebed.operators.windows.functions import WindowFunctions
 from statebed.operators.windows.sessions import SessionAggregate
 from statebed.operators.windows.top_n import WindowTopN
 
+_BEFORE = " (before "
+"""Text between the event time and the first step that leaves its column out."""
 Lags = Mapping[str, Lag]
 """Lags of the columns of a stream, by name. Columns with an unknown lag are missing."""
 
@@ -60,7 +62,8 @@ def event_time_text(graph: Graph, edge: Edge) -> str:
         case SourceNode():
             return "none"
         case StepNode():
-            return f"{event_time_text(graph, node.inputs[0])} (before {node.step.text.split()[0]})"
+            before = event_time_text(graph, node.inputs[0])
+            return before if _BEFORE in before else f"{before}{_BEFORE}{node.step.text.split()[0]})"
         case UnionNode():
             return "that of each stream: " + ", ".join(event_time_text(graph, input_) for input_ in node.inputs)
         case OperatorNode():

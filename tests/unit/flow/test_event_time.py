@@ -229,6 +229,7 @@ def test_lags_of_time_columns_follow_steps_joins_and_windows() -> None:
     renamed = orders.where("id > 0").select("id", "ordered_at as at")
     assert (lags(renamed), words(renamed)) == ({"at": EXACT}, "at")
     assert words(orders.select("id")) == "ordered_at (before select)"
+    assert words(orders.select("id").where("id > 1").select("id")) == "ordered_at (before select)"
     assert lags(orders.with_columns(ordered_at="ordered_at + interval 1 hour")) == {}
     pairs = orders.join(shipments, "id", within=between("1 minute", "5 minutes"), name="pairs")
     assert lags(pairs) == {"ordered_at": Lag(MINUTE, 5 * MINUTE), "shipped_at": EXACT}

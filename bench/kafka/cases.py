@@ -1,7 +1,7 @@
 """Cases measured over Kafka: running count and sum per key, over how many keys, and who does the work.
 
-Every side reads the same topic of JSON messages with Spark's own connector, and writes the new totals of a batch as
-JSON messages by key. The sides differ in state and sink.
+Every side reads the same topic of JSON messages, by offsets that Spark's own connector chooses, and writes the new
+totals of a batch as JSON messages by key. Spark's sides read with the connector, and our tasks with Kafka's own client.
 """
 
 import enum

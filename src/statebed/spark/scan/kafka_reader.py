@@ -197,13 +197,13 @@ class _RangeReader:
         while self._position < self._range.end:
             wanted = min(count, self._range.end - self._position)
             messages = self._consumer.consume(wanted, timeout=_POLL_SECONDS)
-            errors = [message.error() for message in messages]
-            if any(error is not None for error in set(errors)):
+            errors, end = [message.error() for message in messages], 0
+            if errors.count(None) < len(errors):
                 end = self._end_of(messages)
                 messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-            else:
-                end = 0
             if messages:
+                if (messages[0].offset() or 0) < self._position:
+                    raise ScanRefusedError(f"{self._range.path}: offset {messages[0].offset()} came twice")
                 self._position = int(messages[-1].offset() or 0) + 1
                 if self._position > self._range.end:
                     # Offsets have gaps, so that the last messages may belong to the next range.

@@ -42,7 +42,7 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {
     "n": st.integers(-9, 9),
     "x": st.floats(allow_nan=False, allow_infinity=False),
     "ok": st.booleans(),
-    "name": st.text("aé\n\"\\\0{}[], Inf", max_size=5),
+    "name": st.text('aé\n"\\\0{}[], Inf', max_size=5),
     "at": st.sampled_from(["2024-02-29T12:00:00.5Z", "2024-03-01 00:00:00", "2024-03-01T01:00:00+02:00"]),
     "day": st.just("2024-02-29"),
     "place": st.fixed_dictionaries({}, optional={"a": st.integers(0, 9), "b": st.text("ab{", max_size=2)}),

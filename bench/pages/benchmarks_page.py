@@ -174,6 +174,7 @@ def headline(everything: Iterable[Measured]) -> list[str]:
         ("spark", "processor time", "Spark ", "processor time per row, against the same"),
         ("spark", "peak memory", "Spark ", "peak memory of the process tree, against the same"),
         ("spark", "throughput", "transformWithState", "rows per second of a user function, against transformWithState"),
+        ("kafka", "throughput", "Spark ", "messages per second from topic to topic, against Spark's own query"),
         (
             "engine",
             "throughput",

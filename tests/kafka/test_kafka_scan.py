@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 import statebed as sb
 from scripts.kafka_broker import QUIET
 from statebed.spark.scan import kafka_reader
-from statebed.spark.scan.kafka_ranges import ranges_between, tasks_of_ranges
+from statebed.spark.scan.kafka_ranges import ranges_between, ranges_of, tasks_of_ranges
 from statebed.spark.scan.kafka_reader import KafkaClient, KafkaRange
 from statebed.spark.scan.parquet_reader import FileColumn, ScanRefusedError
 
@@ -157,6 +158,8 @@ def test_ranges_are_those_between_the_offsets_of_a_batch() -> None:
         between(start, {"a": {"0": 9}})
     with pytest.raises(ScanRefusedError, match="offsets go backwards: topic a, partition 1"):
         between(start, {"a": {"0": 9, "1": 6}})
+    with pytest.raises(ScanRefusedError, match="messages are read as LogicalRDD"):
+        ranges_of(SimpleNamespace(nodeName=lambda: "LogicalRDD"), reader)
     ranges = [(0, KafkaRange(reader, "a", number, 0, size)) for number, size in enumerate([1, 9, 2, 5])]
     tasks = tasks_of_ranges(ranges, slots=2)
     assert [[one.partition for _, one in task] for task in tasks] == [[1], [3, 2, 0]]

@@ -98,7 +98,7 @@ REFUSED_BY_LEGACY = {
 }
 REFUSED_IN_UTC = {
     "to_json(p, map('ignoreNullFields', 'false'))": "to_json with options",
-    "from_json(doc, 'a INT', map('mode', 'FAILFAST'))": "from_json with options",
+    "from_json(doc, 'a INT', map('mode', 'FAILFAST'))": "does not have the mode FAILFAST",
     "levenshtein(s, u, k2)": "a threshold that is not constant",
     "format_number(q, '#.00')": "format_number with a pattern",
     "to_timestamp(s, 'yyyy')": "to_timestamp takes 1 argument",

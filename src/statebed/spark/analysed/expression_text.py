@@ -281,9 +281,7 @@ class ExpressionText:
         known = _READER_OPTIONS if is_reader and not choices.isEmpty() else ()
         options = {name: str(choices.apply(name)) for name in known if choices.contains(name)}
         if len(options) < choices.size():
-            raise UntranslatableError(
-                f"{e.sql}: {FUNCTIONS[e.kind]} with these options is not available between operators"
-            )
+            raise UntranslatableError(f"{e.sql}: {FUNCTIONS[e.kind]} with options is not available between operators")
         schema = f", {string_text(type_text(e.fields['schema']))}" if is_reader else ""
         pairs = ", ".join(string_text(text) for pair in options.items() for text in pair)
         return f"{FUNCTIONS[e.kind]}({self.text(e.child)}{schema}{f', map({pairs})' if pairs else ''})"

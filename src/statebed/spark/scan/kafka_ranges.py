@@ -7,13 +7,15 @@ from typing import Any
 from statebed.spark.scan.kafka_reader import KafkaClient, KafkaRange
 from statebed.spark.scan.parquet_reader import ScanRefusedError
 
-LEAF = "StreamingDataSourceV2ScanRelation"
+_LEAF = "StreamingDataSourceV2ScanRelation"
 """Leaf of the plan of a batch that reads messages."""
 Offsets = Mapping[str, Mapping[str, int]]
 
 
 def ranges_of(leaf: Any, client: KafkaClient) -> list[KafkaRange]:
     """Return what a leaf of a batch reads; raise ScanRefusedError if Spark has to decide what to do."""
+    if str(leaf.nodeName()) != _LEAF:
+        raise ScanRefusedError(f"messages are read as {leaf.nodeName()}")
     start, end = leaf.startOffset(), leaf.endOffset()
     if start.isEmpty() or end.isEmpty():
         raise ScanRefusedError("the batch has no offsets")

@@ -198,7 +198,7 @@ class _RangeReader:
             wanted = min(count, self._range.end - self._position)
             messages = self._consumer.consume(wanted, timeout=_POLL_SECONDS)
             errors, end = [message.error() for message in messages], 0
-            if errors.count(None) < len(errors):
+            if any(error is not None for error in errors):  # comparing errors by == raises
                 end = self._end_of(messages)
                 messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
             if messages:

@@ -111,6 +111,8 @@ def filter_rows(condition: Condition, batch: B) -> B:
     holds = condition.evaluate(batch)
     if condition.type == pa.null():
         return batch.slice(0, 0)
+    if holds.true_count == len(holds):  # most conditions of queries are that a time is not null
+        return batch
     return batch.filter(holds, null_selection_behavior="drop")
 
 

@@ -126,7 +126,7 @@ class KafkaRange:
     def path(self) -> str:
         return f"topic {self.topic}, partition {self.partition}"
 
-    def batches(self, columns: Sequence[FileColumn], *, case_sensitive: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def batches(self, columns: Sequence[FileColumn], *, case_sensitive: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as for files
         """Yield the messages, with the columns in this order."""
         schema = pa.schema([column.field for column in columns])
         pieces: list[pa.RecordBatch] = []
@@ -226,7 +226,7 @@ class _RangeReader:
                 continue
             if error.code() == codes._PARTITION_EOF:  # noqa: SLF001 - the client's public name
                 end = int(event.offset() or 0)
-            elif error.code() not in {codes._TRANSPORT, codes._ALL_BROKERS_DOWN}:  # noqa: SLF001
+            elif error.code() not in {codes._TRANSPORT, codes._ALL_BROKERS_DOWN}:  # noqa: SLF001 - likewise
                 raise ScanRefusedError(f"{self._range.path}: {error.str()}")
         return end
 

@@ -21,6 +21,7 @@ from statebed.arrays.columns import one_chunk
 from statebed.arrays.key_hash import normalise_key
 from statebed.flow import Flow
 from statebed.inspect import diff_state, read_state
+from statebed.operators.updating import entry_results
 from statebed.operators.window_definition import SessionWindow, Window
 from statebed.operators.windows import large_groups
 from statebed.operators.windows.large_groups import LargeGroups
@@ -275,15 +276,41 @@ def test_p6_lists_of_windows_that_become_large_late_are_moved_in_parts(
     monkeypatch.setattr(large_groups, "MERGED_ENTRIES", 2)
     monkeypatch.setattr(TimeKeyedView, "part_bytes", 1)
     moved: list[int] = []
-    add = LargeGroups.add
+    add_all = LargeGroups.add_all
 
-    def counted(large: LargeGroups, tables: Any, groups: pa.Table, change: pa.Table) -> None:
+    def counted(large: LargeGroups, tables: Any, groups: pa.Table, entries: Any) -> None:
         moved.append(groups.num_rows)
-        add(large, tables, groups, change)
+        add_all(large, tables, groups, entries)
 
-    monkeypatch.setattr(LargeGroups, "add", counted)
+    monkeypatch.setattr(LargeGroups, "add_all", counted)
     assert played_late(flow, 3, parallelism=2) == listed
     assert moved, "no list was moved"
+
+
+def test_p4_a_late_row_reads_ascending_values_of_a_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moved in the order of values, each part would have the median computed from all values again."""
+    functions, count = {"middle": f.median("v")}, 100_000
+    flow = flow_of(WINDOWS["tumbling"], functions, keys=("k",), changelog=False, allowed_lateness="1 hour")
+    monkeypatch.setattr(TimeKeyedView, "part_bytes", 1)
+    from_all_entries: list[int] = []
+    selected = entry_results._Percentile._selected
+
+    def counted(result: Any, *arguments: Any) -> Any:
+        from_all_entries.append(1)
+        return selected(result, *arguments)
+
+    monkeypatch.setattr(entry_results, "_AT_ONCE", 1_000)
+    monkeypatch.setattr(entry_results._Percentile, "_selected", counted)
+    with testing.run(flow, memory=1 << 20) as run:
+        run.watermark(0)
+        for first in range(0, count, 10_000):
+            run.feed("rows", many(range(first, first + 10_000), times=SPAN))
+        run.watermark(2 * SPAN)
+        assert [row["middle"] for row in run.output("result")] == [(count - 1) / 2]
+        from_all_entries.clear()
+        run.feed("rows", many(range(count, count + 1), times=SPAN))
+        assert [row["middle"] for row in run.output("result")] == [count / 2]
+    assert len(from_all_entries) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"allowed_lateness": "1 hour"}], ids=["close", "late"])

@@ -34,6 +34,7 @@ from statebed.arrays.columns import float64_values, from_numpy, int64_values, on
 from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.arrays.key_hash import hash_columns
 from statebed.arrays.mutable import column_over
+from statebed.arrays.sort_order import total_order
 from statebed.operators.updating.percentile_windows import (
     MAX_VALUES,
     WINDOW_VALUES,
@@ -83,6 +84,14 @@ class Entries:
         columns = (pa.concat_arrays(list(pair)) for pair in zip(self.columns, other.columns, strict=True))
         counts = np.concatenate([self.counts, other.counts])
         return Entries(np.concatenate([self.owners, other.owners]), tuple(columns), counts)
+
+    def added_up(self) -> "Entries":
+        """Return each entry once, with the sum of its counts."""
+        order, begins = total_order([self.owners], self.columns)
+        if begins.all():
+            return self
+        starts = np.flatnonzero(begins)
+        return replace(self.at(order[starts]), counts=np.add.reduceat(self.counts[order], starts))
 
     def values(self, at: Integers) -> pa.Array:
         """Return the values of some entries, which are their last column."""

@@ -32,7 +32,9 @@ from statebed.aggregates.accumulators.multisets import Multisets, present, sorte
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk
 from statebed.arrays.grouping import Flags, Integers
 from statebed.arrays.key_hash import is_key_type
+from statebed.arrays.sort_order import total_order
 from statebed.operators.element_groups import ElementGroups
+from statebed.operators.external_sort import ExternalSort
 from statebed.operators.keyed_rows import taken, unused_name
 from statebed.operators.operator import Tables
 from statebed.operators.time_to_live import multiset_config
@@ -56,6 +58,9 @@ from statebed.operators.updating.percentile_windows import StoredWindows, Window
 from statebed.state import KeyedView, TableConfig
 
 COUNT = "_count"
+_COPIES = 6
+"""Copies of the rows of a chunk that sorting it takes."""
+_SIGN = np.uint64(1 << 63)
 
 
 def entry_accumulator(accumulator: Accumulator) -> EntryAccumulator | None:
@@ -154,6 +159,36 @@ class EntryTable:
         `before` has the stored fields, null for a new group. Entries of groups that are not kept are deleted.
         """
         return self._apply(tables, keys, _entries(self.accumulator.entries(folded)), before, kept)
+
+    def add_all(self, tables: Tables, keys: pa.Table, entries: Iterable[Entries], before: Columns) -> Columns:
+        """Add any number of entries to groups, and return the `fields` of each group.
+
+        Entries are added in the order in which the table stores them, which is that of hashes. A page of them then
+        changes neighbouring rows of the table, and is a sample of all values: pages of ascending values would each move
+        the median beyond the values that are stored around it, and all values would be read for every page.
+        """
+        view, names = tables.get_keyed(self.name), [element.name for element in self._elements]
+        numbers = [pa.field(unused_name(word, names), pa.int64()) for word in ("hash", "owner", "count")]
+        hash_name, owner_name, count_name = (field.name for field in numbers)
+        schema = pa.schema([*numbers, *self._elements])
+
+        def order_of(rows: pa.Table) -> Integers:
+            leading = [int64_values(rows[name]) for name in (hash_name, owner_name)]
+            return total_order(leading, [one_chunk(rows[name]) for name in names])[0]
+
+        every, fields = np.ones(keys.num_rows, dtype=np.bool_), before
+        with ExternalSort(schema, order_of, view, copies=_COPIES) as sort:
+            for part in entries:
+                rows_of_part = self._rows(keys, part.owners, part.columns)
+                hashes = view.table.hash_keys([one_chunk(column) for column in rows_of_part.columns])
+                # With its first bit flipped, the order of signed numbers is that of unsigned ones.
+                leading = ((hashes ^ _SIGN).view(np.int64), part.owners, part.counts)
+                sort.add(pa.Table.from_arrays([*map(_int64_array, leading), *part.columns], schema=schema))
+            for page in sort.pages():
+                columns = tuple(one_chunk(page[name]) for name in names)
+                rows = Entries(int64_values(page[owner_name]), columns, int64_values(page[count_name]))
+                fields = self._apply(tables, keys, _entries(rows.added_up().sets(keys.num_rows)), fields, every)
+        return fields
 
     def absorb(self, tables: Tables, absorbed: pa.Table, keys: pa.Table, before: Columns) -> Columns:
         """Move the entries of a group to another one, and return the `fields` of that."""
@@ -280,6 +315,10 @@ class EntryTable:
         if len(gone):
             view.delete(taken(elements, gone))
         return old, new
+
+
+def _int64_array(values: Integers) -> pa.Array:
+    return from_numpy(values, pa.int64())
 
 
 def _entries(sets: Multisets) -> Entries:

@@ -437,13 +437,16 @@ class WindowAggregate(WindowedAggregation):
         tables.get_time_keyed(LARGE_ENDS).append(ends)
 
     def _move_long_rows(self, tables: Tables, large: LargeGroups, touched: TouchedWindows, groups: pa.Table) -> None:
-        """Add the entries of rows with long lists to windows that have just become large, a part at a time."""
-        for listed in self._long_rows(touched):
-            chosen = filtered(listed, large.groups.places(self._groups(listed), groups) >= 0)
-            if chosen.num_rows:
-                grouping = self.partials.grouping(chosen, int64_values(chosen[WINDOW_END]))
-                owners = self._groups(taken(chosen, grouping.first_rows))
-                large.add(tables, owners, self._by_group(chosen, grouping))
+        """Add the entries of rows with long lists to windows that have just become large."""
+        if not touched.stored.long_parts:
+            return
+
+        def entries(table: EntryTable) -> Iterator[Entries]:
+            for listed in self._long_rows(touched):
+                places = large.groups.places(self._groups(listed), groups)
+                yield listed_entries(table, filtered(listed, places >= 0), places[places >= 0])
+
+        large.add_all(tables, groups, entries)
 
     def _long_rows(self, touched: TouchedWindows) -> Iterator[pa.Table]:
         """Yield rows with long lists, once per window that was emitted and is not final."""

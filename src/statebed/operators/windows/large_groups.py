@@ -9,7 +9,7 @@ has its results so far, or what decides them.
 A window stays large until it is deleted. Its rows in the table of partials then list no more values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from statebed.arrays.grouping import Flags, Grouping, Integers
 from statebed.operators.element_groups import ElementGroups
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Elements, Tables
+from statebed.operators.updating.entry_results import Entries
 from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
 from statebed.state import TableConfig, multiset_table_config
 
@@ -175,6 +176,14 @@ class LargeGroups:
         fields: dict[str, pa.Array] = {}
         for table in self.entries.values():
             fields |= table.named(table.apply(tables, groups, _listed(table, change), _fields_of(table, stored), kept))
+        self._upsert(tables, groups, fields)
+
+    def add_all(self, tables: Tables, groups: pa.Table, entries: Callable[[EntryTable], Iterable[Entries]]) -> None:
+        """Add any number of entries to large groups; `entries` returns those of a table."""
+        stored, _ = self.stored(tables, groups)
+        fields: dict[str, pa.Array] = {}
+        for table in self.entries.values():
+            fields |= table.named(table.add_all(tables, groups, entries(table), _fields_of(table, stored)))
         self._upsert(tables, groups, fields)
 
     def results(self, tables: Tables, groups: pa.Table) -> Results:

@@ -1,6 +1,7 @@
-"""A process that fills one window of one key, and closes it or reads its result all the time; prints what it took.
+"""A process that fills one window of one key, and closes it, changes it late or emits its result in every epoch; prints
+the memory that this took.
 
-Arguments: the folder of the state, the budget in bytes, the number of values, and "close" or "early".
+Arguments: the folder of the state, the budget in bytes, the number of values, and "close", "late" or "early".
 """
 
 import gc
@@ -37,18 +38,28 @@ def batches(values: int) -> Iterator[pa.Table]:
         yield pa.table({"k": [8], "v": [0], "ts": pa.array([day * DAY_US]).cast(pa.timestamp("us", "UTC"))})
 
 
+def late_row(value: int) -> pa.Table:
+    return pa.table({"k": [7], "v": [value], "ts": pa.array([0]).cast(pa.timestamp("us", "UTC"))})
+
+
 def play(folder: Path, budget: int, values: int, emit: str) -> None:
     flow = sb.Flow("hot")
     rows = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0 s"))
     windows = rows.group_by("k", sb.tumbling("1 day"), name="result")
-    windows.agg(emit=emit, middle=sb.median("v"))
+    lateness = {"allowed_lateness": "30 days"} if emit == "late" else {}
+    windows.agg(emit="close" if emit == "late" else emit, middle=sb.median("v"), **lateness)
     with testing.run(flow, memory=budget, store=LocalStore(folder)) as run:
         for batch in batches(values):
             run.feed("rows", batch)
-            last = run.output("result")
+            if emit != "early":
+                results = run.changes("result").to_pylist()
+                assert [row["middle"] for row in results if row["k"] == 7] in ([], [(values - 1) / 2])
             run.discard_rows()
-            if emit == "close" and last:
-                assert [row["middle"] for row in last if row["k"] == 7] in ([], [(values - 1) / 2])
+        if emit == "late":
+            run.feed("rows", late_row(values))
+            results = run.changes("result").to_pylist()
+            changed = {row["middle"]: row["_weight"] for row in results if row["k"] == 7}
+            assert changed == {(values - 1) / 2: -1, values / 2: 1}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ BUDGET = 32 << 20
 
 
 @pytest.mark.long  # pages, pieces and scans have tests of their own
-@pytest.mark.parametrize(("emit", "values"), [("close", 2_500_000), ("early", 2_000_000)])
+@pytest.mark.parametrize(("emit", "values"), [("close", 2_500_000), ("late", 2_500_000), ("early", 2_000_000)])
 def test_p4_a_window_of_millions_of_values_stays_within_the_formula(tmp_path: Path, emit: str, values: int) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(CHILD), str(tmp_path), str(BUDGET), str(values), emit],

@@ -132,7 +132,7 @@ class MaintainedJob:
 
     def open(self, **options: Any) -> Run:
         """Start the job; publishes what is left."""
-        retention = Retention(epochs=self.retained, reader_grace_us=0)
+        retention = Retention(epochs=self.retained, reader_grace="0 s")
         options = {"retention": retention, **options}
         self.run = Run.open(self.store, JOB, options=RunOptions(**options), environment=self.environment)
         self.publisher = Publisher(self.run, [self.sink])

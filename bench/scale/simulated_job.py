@@ -6,6 +6,7 @@ rules. The clock is virtual and advances by one epoch length per epoch, so that 
 a real job.
 """
 
+import datetime as dt
 import itertools
 import time
 from collections.abc import Sequence
@@ -144,7 +145,7 @@ class SimulatedJob:
     def open(self) -> Run:
         """Open a run, as a restarted driver does."""
         shape = self.shape
-        retention = Retention(epochs=shape.retained_epochs, reader_grace_us=int(shape.grace_seconds * _SECOND_US))
+        retention = Retention(epochs=shape.retained_epochs, reader_grace=dt.timedelta(seconds=int(shape.grace_seconds)))
         self.store.phase = "open"
         environment = Environment(now_us=lambda: self._now_us)
         return Run.open(self.scoped, JOB, options=RunOptions(retention=retention), environment=environment)

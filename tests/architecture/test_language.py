@@ -3,8 +3,8 @@
 The rules are those of CONTRIBUTING.md. A docstring that begins with a bare preposition or pronoun ("Of one query.",
 "By which rows are sorted.") makes sense only to a reader who knows the answer already.
 
-In the package, the phrases are also forbidden in strings, which users read. In tests, benchmarks, scripts and examples,
-strings are data.
+In the package, the phrases are also forbidden in strings, which users read, and in the templates of the dashboard; so
+they are in all documents. In tests, benchmarks, scripts and examples, strings are data.
 """
 
 import ast
@@ -17,6 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path for path in (ROOT / "src" / "statebed").rglob("*.py") if not path.name.endswith("_pb2.py"))
 OTHERS = sorted(path for folder in ("tests", "bench", "scripts", "examples") for path in (ROOT / folder).rglob("*.py"))
+TEXTS = sorted(
+    path
+    for path in (
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src" / "statebed" / "ui" / "templates").rglob("*.html"),
+    )
+    if path.name != "error-messages.md"  # it quotes mistakes; the texts of the package are read themselves
+)
 OPENINGS = frozenset(
     [
         "Of",
@@ -78,6 +87,16 @@ def docstrings_and_comments(source: str) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
+def text_outside_code(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every line of a document that is not code."""
+    is_code = False
+    for line, text in enumerate(source.splitlines(), 1):
+        if text.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            yield line, re.sub(r"`[^`]*`", "", text)
+
+
 def openings(path: Path) -> list[str]:
     source = path.read_text()
     if not OPENING.search(source):
@@ -110,6 +129,7 @@ def test_phrases_that_need_reading_twice_are_not_used() -> None:
     # This module names the phrases.
     others = [path for path in OTHERS if path != Path(__file__).resolve()]
     wrong += [line for path in others for line in phrases(path, docstrings_and_comments)]
+    wrong += [line for path in TEXTS for line in phrases(path, text_outside_code)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -120,3 +140,4 @@ def test_the_rules_find_what_they_forbid() -> None:
     assert not OPENING.search('"""Offset of a query."""')
     assert PHRASES.search("# as so many rows")
     assert not PHRASES.search("# many rows")
+    assert list(text_outside_code("a `b`\n```\nc\n```")) == [(1, "a ")]

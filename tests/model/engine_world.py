@@ -119,7 +119,7 @@ class World:
         """A new process, restored from the head or another origin."""
         store = FaultStore(self.disk, self._fault)
         self.doomed_at = None
-        retention = Retention(epochs=RETAINED, reader_grace_us=0)
+        retention = Retention(epochs=RETAINED, reader_grace="0 s")
         options = RunOptions(origin=origin or Origin(), retention=retention, rollback=RollbackPolicy.ALLOW)
         run = Run.open(ScopedStore(store, self.job), self.job, options=options)
         if origin is not None and origin.savepoint is not None:

@@ -46,8 +46,11 @@ def play(folder: Path, budget: int, values: int, emit: str) -> None:
     flow = sb.Flow("hot")
     rows = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0 s"))
     windows = rows.group_by("k", sb.tumbling("1 day"), name="result")
-    lateness = {"allowed_lateness": "30 days"} if emit == "late" else {}
-    windows.agg(emit="close" if emit == "late" else emit, middle=sb.median("v"), **lateness)
+    windows.agg(
+        emit="early" if emit == "early" else "close",
+        allowed_lateness="30 days" if emit == "late" else "0 s",
+        middle=sb.median("v"),
+    )
     with testing.run(flow, memory=budget, store=LocalStore(folder)) as run:
         for batch in batches(values):
             run.feed("rows", batch)

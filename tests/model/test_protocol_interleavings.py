@@ -18,7 +18,7 @@ from statebed.errors import CleanupError, ProtocolError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.testing.faults import FaultStore, Operation
 
-RETENTION = Retention(epochs=2, reader_grace_us=10_000_000)
+RETENTION = Retention(epochs=2, reader_grace="10 s")
 TURN_TIMEOUT_S = 30.0
 
 

@@ -25,7 +25,7 @@ from statebed.storage import ObjectStore
 from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb
 
 MAX_RUNS = 3
-RETENTION = Retention(epochs=3, reader_grace_us=10_000_000)
+RETENTION = Retention(epochs=3, reader_grace="10 s")
 FAULTS = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.UNAVAILABLE, Fault.LOSE_ANSWER, Fault.LOSE_WRITE]
 faults = st.none() | st.tuples(st.integers(1, 25), st.sampled_from(FAULTS))
 which = st.integers(0, MAX_RUNS - 1)

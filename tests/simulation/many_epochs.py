@@ -67,7 +67,7 @@ class Life:
         self._clock = itertools.count(1_767_225_600_000_000, EPOCH_SECONDS * 1_000_000 // 20)
         environment = Environment(now_us=lambda: next(self._clock))
         self.disk = MemoryStore()
-        options = RunOptions(retention=Retention(epochs=RETAINED, reader_grace_us=20_000_000))
+        options = RunOptions(retention=Retention(epochs=RETAINED, reader_grace="20 s"))
         self.run = Run.open(ScopedStore(self.disk, JOB), JOB, options=options, environment=environment)
         parquet = ParquetTableSink(sink_id="rows", path="memory://unused", job_id=JOB, schema=SCHEMA)
         debezium = DebeziumFilesSink(

@@ -154,7 +154,7 @@ class SinkWorld:
         **options: Any,
     ) -> bool:
         """Open a run and its sinks; False: it was refused, before anything was written to the sink."""
-        chosen = RunOptions(retention=Retention(epochs=retained, reader_grace_us=0), **options)
+        chosen = RunOptions(retention=Retention(epochs=retained, reader_grace="0 s"), **options)
         before = self.snapshot()
         rows = self.rows() if before else None
         try:

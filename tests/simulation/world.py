@@ -3,6 +3,7 @@
 The oracle keeps what every attempted epoch contains, so that whatever a recovery finds can be held against it.
 """
 
+import datetime as dt
 from dataclasses import dataclass, field
 
 from statebed.checkpoint import (
@@ -219,7 +220,7 @@ class Process:
         self.run: Run
 
     def open(self, *, epochs: int = 3, grace_us: int = GRACE_US, publish: bool = True, **options: object) -> "Process":
-        retention = Retention(epochs=epochs, reader_grace_us=grace_us)
+        retention = Retention(epochs=epochs, reader_grace=dt.timedelta(microseconds=grace_us))
         chosen = RunOptions(retention=retention, **options)  # type: ignore[arg-type]
         self.run = Run.open(self.store, JOB, options=chosen, environment=self.environment)
         self.publisher = Publisher(self.run, list(self.world.sinks.values()))

@@ -129,7 +129,7 @@ def test_p2_a_fork_from_three_epochs_back_reads_the_batches_since_then_again(wor
 @files_first
 def test_p2_a_savepoint_is_gone_back_to_after_the_job_has_gone_on(world: World, spark: SparkSession) -> None:
     after_savepoint = feed(world, spark, 3, savepoint="before_the_third")
-    keeps_one = sb.RunOptions(retention=sb.Retention(epochs=1, reader_grace_us=0))
+    keeps_one = sb.RunOptions(retention=sb.Retention(epochs=1, reader_grace="0 s"))
     world.add()
     run(world, spark, keeps_one)
     world.finish()

@@ -265,7 +265,7 @@ def test_an_error_that_no_repetition_mends_arrives_at_the_driver_as_what_it_is(r
 
 def test_p5_retention_bounds_the_records_and_the_job_goes_on(rides: Any) -> None:
     rides.add_files(4)
-    options = RunOptions(retention=Retention(epochs=2, reader_grace_us=0))
+    options = RunOptions(retention=Retention(epochs=2, reader_grace="0 s"))
     query = rides.job().start(available_now=True, options=options)
     assert query.await_termination(120)
     head = rides.record()

@@ -13,7 +13,7 @@ from statebed.checkpoint import CheckpointLog, Retention, RunOptions
 from statebed.errors import InputError, SinkError, SinkStartError
 from statebed.storage import ScopedStore, get_storage_provider
 
-FEW = RunOptions(retention=Retention(epochs=2, reader_grace_us=0))
+FEW = RunOptions(retention=Retention(epochs=2, reader_grace="0 s"))
 
 
 class Failing:

@@ -1,4 +1,4 @@
-"""Order of rows by hash, in which batches of keys are looked up, grouped and written."""
+"""Sorts rows by key hash; batches of keys are looked up, grouped and written in this order."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
 _FIRST_LOOK = 64
-"""Number of rows that are checked first, before all of them."""
+"""Number of leading rows that are checked before the rest."""
 
 
 def hash_order(hashes: Hashes) -> tuple[Rows, Hashes]:

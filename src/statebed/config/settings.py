@@ -230,12 +230,7 @@ class Settings:
     @property
     def retention(self) -> Retention:
         """Return the retention policy of the run."""
-        microsecond = dt.timedelta(microseconds=1)
-        return Retention(
-            epochs=self.retained_epochs,
-            max_age_us=None if self.retained_age is None else self.retained_age // microsecond,
-            reader_grace_us=self.reader_grace // microsecond,
-        )
+        return Retention(epochs=self.retained_epochs, max_age=self.retained_age, reader_grace=self.reader_grace)
 
 
 DECLARATIONS: Mapping[str, Declaration] = {

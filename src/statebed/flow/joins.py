@@ -101,6 +101,11 @@ class JoinTerms:
     ttl: Duration | None
     ttl_clock: str
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the event times of both sides decide which rows join."""
+        return any(terms is not None for terms in (self.within, self.window, self.as_of))
+
 
 def check_stream(other: object, *, where: str) -> None:
     """Raise InputError unless this is a stream."""
@@ -118,7 +123,8 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
     check_stream(right, where=where)
     if left.graph is not right.graph:
         raise InputError("the streams belong to different flows", where=where, fix="make both from one Flow")
-    if terms.within or terms.window or terms.as_of:
+    _check_times(terms, where)
+    if terms.has_times:
         left.check_timed(name, method="join")
         right.check_timed(name, method="join")
     if isinstance(terms.within, str | WithinText):
@@ -131,7 +137,7 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
             where=where,
             fix="leave on= out; make that column the event time of its source, with watermark=(column, delay)",
         )
-    pairs = equal_columns(terms.on)
+    pairs = equal_columns(terms.on, where=where)
     check_columns(left, [pair.left for pair in pairs], where)
     check_columns(right, [pair.right for pair in pairs], where)
     inputs = (
@@ -144,15 +150,32 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
     return left.add_operator(operator, right, unnamed=name is None)
 
 
+def _check_times(terms: JoinTerms, where: str) -> None:
+    """Raise InputError for a time condition of a wrong type, without which rows of all times would join."""
+    for name, value, types, what, fix in (
+        ("within", terms.within, Within | str, "between(...)", "write within=between('0s', '10 minutes')"),
+        ("window", terms.window, Window, "a tumbling or sliding window", "write window=tumbling('10 minutes')"),
+        ("as_of", terms.as_of, AsOf, "as_of(...)", "write as_of=as_of(tolerance='1 hour')"),
+    ):
+        if value is not None and (not isinstance(value, types) or value == ""):
+            raise InputError(f"`{name}` must be {what}, got {value!r}", where=where, fix=fix)
+
+
 def _time_side(stream: "Stream") -> TimeSide:
     """Return the ways in which SQL text may refer to the event time of a stream."""
     graph, edge = stream.graph, stream.edge
     return TimeSide(graph.origins_of(edge), tuple(event_time_columns(graph, edge)))
 
 
-def equal_columns(on: On) -> list[Eq]:
+def equal_columns(on: On, *, where: str) -> list[Eq]:
     """Return the pairs of columns that must be equal."""
     several = [on] if isinstance(on, str | Eq) else on
+    if not isinstance(several, Sequence) or not all(isinstance(column, str | Eq) for column in several):
+        raise InputError(
+            f"`on` must be names of columns or eq(left, right), got {on!r}",
+            where=where,
+            fix="write on='id', on=['day', 'id'] or on=eq('auction', 'id')",
+        )
     return [eq(column) if isinstance(column, str) else column for column in several]
 
 

@@ -20,7 +20,7 @@ class SparkWatermark:
     """One `withWatermark` of a query."""
 
     node_id: str
-    """Id of the node in Spark's plan, which is another one in each program run."""
+    """Id of the node in Spark's plan; it differs in every run of the program."""
     delay_ms: int
 
 

@@ -145,11 +145,6 @@ class Explode:
         kept = [new_fields.pop(field.name, field) for field in self.before]
         return pa.schema([*kept, *new_fields.values()])
 
-    @property
-    def element_count(self) -> int:
-        """Number of columns that an element makes."""
-        return len(self._element_fields())
-
     def _element_fields(self) -> list[pa.Field]:
         kind = self.value.type
         if pa.types.is_map(kind):

@@ -7,6 +7,7 @@ Only the user can tell which. A separate run is safe in both cases: a run that i
 """
 
 import contextlib
+import datetime as dt
 import enum
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,7 @@ def own_run(
 
     With `only_after`, do so only while that record is the newest one.
     """
-    retention = replace(KEEP_EVERYTHING, reader_grace_us=grace_us)
+    retention = replace(KEEP_EVERYTHING, reader_grace=dt.timedelta(microseconds=grace_us))
     options = RunOptions(
         origin=origin or Origin(), retention=retention, damage=damage, rollback=rollback, only_after=only_after
     )

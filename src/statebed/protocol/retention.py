@@ -5,8 +5,9 @@ not count, so neither a crash loop nor a fork displaces history. The number neve
 that a sink has not got yet.
 """
 
+import datetime as dt
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
 from statebed.errors import InputError
 from statebed.quantities import Duration, duration_text, parse_duration
@@ -20,31 +21,37 @@ class Retention:
     """Epochs to keep: the last `epochs` ones, and those younger than `max_age` if it is given.
 
     Files remain for `reader_grace` after the record that dropped them, for readers that opened an earlier one. Both
-    times are text such as "30 days" or a timedelta; the fields hold microseconds and can be given as such, too.
+    times are text such as "30 days" or a timedelta.
 
     >>> Retention(epochs=100, max_age="30 days").max_age_us
     2592000000000
     """
 
     epochs: int = DEFAULT_EPOCHS
-    max_age_us: int | None = None
-    reader_grace_us: int = DEFAULT_READER_GRACE_US
-    max_age: InitVar[Duration | None] = None
-    reader_grace: InitVar[Duration | None] = None
+    max_age: Duration | None = None
+    reader_grace: Duration = dt.timedelta(microseconds=DEFAULT_READER_GRACE_US)
 
-    def __post_init__(self, max_age: Duration | None, reader_grace: Duration | None) -> None:
-        if max_age is not None:
-            object.__setattr__(self, "max_age_us", parse_duration(max_age))
-        if reader_grace is not None:
-            object.__setattr__(self, "reader_grace_us", parse_duration(reader_grace))
+    def __post_init__(self) -> None:
+        # Equal times are equal policies, however they were written.
+        for name, value in (("max_age", self.max_age), ("reader_grace", self.reader_grace)):
+            if value is not None:
+                object.__setattr__(self, name, dt.timedelta(microseconds=parse_duration(value)))
         if self.epochs < 1:
             raise InputError(f"`epochs` must be at least 1, got {self.epochs}", fix="keep at least 1 epoch")
-        if self.reader_grace_us < 0 or (self.max_age_us is not None and self.max_age_us < 0):
+        if self.reader_grace_us < 0 or (self.max_age_us or 0) < 0:
             raise InputError(
                 f"retention times cannot be negative, got max_age {duration_text(self.max_age_us or 0)!r} and "
                 f"reader_grace {duration_text(self.reader_grace_us)!r}",
                 fix="write max_age='30 days', reader_grace='10 minutes'",
             )
+
+    @property
+    def max_age_us(self) -> int | None:
+        return None if self.max_age is None else parse_duration(self.max_age)
+
+    @property
+    def reader_grace_us(self) -> int:
+        return parse_duration(self.reader_grace)
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class _Join:
         return Interval(-MAX_BOUND_US if lower is None else lower, MAX_BOUND_US if upper is None else upper)
 
     def _check_mode(self, left: Relation, right: Relation) -> None:
-        """Raise UntranslatableError for an updating join whose results an output mode cannot tell: it emits equal rows
+        """Raise UntranslatableError for an updating join whose results no output mode can express: it emits equal rows
         once, with their number, and retracts rows without a partner when one arrives.
         """
         is_append = all(side.behind.output.changes is Changes.APPEND for side in (left, right))

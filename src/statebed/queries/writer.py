@@ -136,7 +136,7 @@ class StreamWriter:
         for choice, is_empty in empty.items():
             if is_empty:
                 raise InputError(
-                    f"trigger({choice}) chooses no trigger",
+                    f"trigger({choice}) does not choose a trigger",
                     fix="leave trigger() out to run batches one after the other until the query is stopped",
                 )
         self._start = {"available_now": True} if processingTime is None else {"processing_time": processingTime}
@@ -288,7 +288,7 @@ class StreamWriter:
             return f"{base.rstrip('/')}/{stored_name(self._name or 'query')}", None
         if self._function is None and self._sink_format not in _TRANSIENT:
             raise InputError(
-                f"format({self._sink_format!r}) needs a place for the state of the query, which a restart continues",
+                f"format({self._sink_format!r}) needs a checkpoint location, because a restart continues from it",
                 fix="add option('checkpointLocation', 'folder')",
             )
         folder = tempfile.mkdtemp(prefix="statebed-query-")

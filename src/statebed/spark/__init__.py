@@ -34,6 +34,10 @@ _MODULE_OF = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'statebed.spark' has no attribute {name!r}", name=name)

@@ -3,7 +3,6 @@
 A configuration is checked when it is made, before any table exists. It is stored with every checkpoint of its table.
 """
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
@@ -16,13 +15,13 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.schema import assign_field_ids, check_user_columns, schema_to_bytes
 from statebed.format.segment_spec import check_storable
+from statebed.quantities import Duration, parse_duration
 from statebed.state.arguments import check_kind, checked_number
 from statebed.state.evolution.column_defaults import default_of, defaults_to_bytes
 
 TableConfig: TypeAlias = pb.TableConfig
 
 MAX_VERSION = (1 << 32) - 1
-_MICROSECOND = dt.timedelta(microseconds=1)
 _MAX_US = (1 << 63) - 1
 
 
@@ -68,12 +67,12 @@ def global_table_config_with_version(
 def timestamp_table_config(
     name: str,
     description: str,
-    retention: dt.timedelta,
+    retention: Duration,
     generational: bool,
     schema: pa.Schema,
     *,
     keys: Sequence[str] = (),
-    bin_width: dt.timedelta | None = None,
+    bin_width: Duration | None = None,
     renames: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
@@ -110,7 +109,7 @@ def keyed_table_config(
     description: str,
     keys: Sequence[str],
     schema: pa.Schema,
-    ttl: dt.timedelta | None = None,
+    ttl: Duration | None = None,
     *,
     ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
     renames: Mapping[str, str] | None = None,
@@ -149,7 +148,7 @@ def multiset_table_config(
     elements: Sequence[str],
     schema: pa.Schema,
     *,
-    ttl: dt.timedelta | None = None,
+    ttl: Duration | None = None,
     ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
     expires_with: str | None = None,
     renames: Mapping[str, str] | None = None,
@@ -220,14 +219,14 @@ def _checked(name: str) -> str:
     return names.check_part("table", name)
 
 
-def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
-    if not isinstance(span, dt.timedelta) or span < _MICROSECOND:
-        raise InputError(
-            f"the {what} must be a positive timedelta, got {span!r}",
-            where=where,
-            fix="pass a timedelta greater than zero",
-        )
-    micros = span // _MICROSECOND
+def _positive(span: Duration, what: str, *, where: str) -> int:
+    fix = "write a duration greater than zero, such as '30 days' or a timedelta"
+    try:
+        micros = parse_duration(span)
+    except InputError as error:
+        raise InputError(error.what, where=f"{where}, {what}", fix=error.fix or fix) from error
+    if micros < 1:
+        raise InputError(f"the {what} must be longer than zero, got {span!r}", where=where, fix=fix)
     if micros > _MAX_US:
         raise InputError(
             f"the {what} {span!r} is too long to be stored",

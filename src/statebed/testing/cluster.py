@@ -66,7 +66,7 @@ class Cluster:
     def restart(self, parallelism: int) -> None:
         """Discard everything in memory, fence the old run, and restore the head."""
         self.close()
-        retention = Retention(epochs=self._settings.retained_epochs, reader_grace_us=0)
+        retention = Retention(epochs=self._settings.retained_epochs, reader_grace="0 s")
         self.run = Run.open(self._store, self._settings.job_id, options=RunOptions(retention=retention))
         self.parallelism = parallelism
         self.sources, self._before = _restored(self.graph, self.run.head)

@@ -77,12 +77,12 @@ def test_the_error_of_a_function_is_the_exception_of_the_query(counts: DataFrame
 def test_what_is_missing_is_named(lines: DataFrame, counts: DataFrame) -> None:
     with pytest.raises(sb.InputError, match=r"needs a name(.|\n)*queryName"):
         sb.write_stream(lines).format("memory").start()
-    with pytest.raises(sb.InputError, match=r"needs a place for the state(.|\n)*checkpointLocation"):
+    with pytest.raises(sb.InputError, match=r"needs a checkpoint location(.|\n)*checkpointLocation"):
         sb.write_stream(lines).format("parquet").start("out")
     with pytest.raises(sb.InputError, match="exactly one of"):
         sb.write_stream(lines).trigger()
     for choice in ({"once": False}, {"availableNow": False}, {"processingTime": ""}):
-        with pytest.raises(sb.InputError, match=r"chooses no trigger(.|\n)*leave trigger\(\) out"):
+        with pytest.raises(sb.InputError, match=r"does not choose a trigger(.|\n)*leave trigger\(\) out"):
             sb.write_stream(lines).trigger(**choice)
     pivoted = lines.groupBy().pivot("value", ["a", "b"]).count()
     with pytest.raises(sb.InputError, match=r"pivot\(\) groups twice(.|\n)*count_if"):

@@ -1,5 +1,6 @@
 """One job in memory, a clock that tests own, and epochs as an engine writes them."""
 
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -71,7 +72,7 @@ class Place:
     ) -> Run:
         options = RunOptions(
             origin=origin or Origin(),
-            retention=Retention(epochs=epochs, reader_grace_us=grace_s * SECOND_US),
+            retention=Retention(epochs=epochs, reader_grace=dt.timedelta(seconds=grace_s)),
             damage=damage,
             rollback=rollback,
         )

@@ -85,8 +85,7 @@ def test_values_are_typed_wherever_they_come_from(tmp_path: Path) -> None:
     assert (found.cache_share, found.parallelism) == (0.25, 12)
     assert (found.reader_grace, found.compaction_bytes) == (dt.timedelta(minutes=90), 512 << 20)
     assert (found.retained_epochs, found.cache_limit) == (40, 5 << 30)
-    day_us = 86_400_000_000
-    assert found.retention == Retention(epochs=40, max_age_us=2 * day_us, reader_grace_us=day_us // 16)
+    assert found.retention == Retention(epochs=40, max_age="2 days", reader_grace="90 minutes")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Joins, deduplication, top-n and functions over windows in a flow."""
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream, as_of, between, eq
 from statebed.flow.window_calls import lag, row_number
-from statebed.operators.window_definition import tumbling
+from statebed.operators.window_definition import session, tumbling
 
 BIDS = "auction bigint, price bigint, ts timestamp"
 AUCTIONS = "id bigint, seller string, reserve bigint, opened timestamp"
@@ -151,3 +152,26 @@ def test_joins_that_make_no_sense_are_refused_when_they_are_written(terms: dict[
     _, bids, auctions = streams()
     with pytest.raises(InputError, match=message):
         bids.join(auctions, **terms)
+
+
+@pytest.mark.parametrize(
+    ("terms", "named"),
+    [
+        ({"within": ("0s", "1 minute")}, "within"),
+        ({"within": dt.timedelta(minutes=1)}, "within"),
+        ({"within": 60}, "within"),
+        ({"within": ""}, "within"),
+        ({"within": as_of()}, "within"),
+        ({"window": session("1 minute")}, "window"),
+        ({"window": "1 minute"}, "window"),
+        ({"window": between("0s", "1 minute")}, "window"),
+        ({"as_of": True}, "as_of"),
+        ({"as_of": "1 minute"}, "as_of"),
+        ({"on": 7}, "on"),
+        ({"on": tumbling("1 minute")}, "on"),
+    ],
+)
+def test_a_condition_of_a_wrong_type_never_makes_a_join_without_a_time(terms: dict[str, Any], named: str) -> None:
+    _, bids, auctions = streams()
+    with pytest.raises(InputError, match=f"`{named}` must be"):
+        bids.join(auctions, **{"on": eq("auction", "id"), **terms})

@@ -70,7 +70,7 @@ class TableWorld:
     def start(self, origin: Origin | None = None) -> None:
         """A new run."""
         self.end()
-        retention = Retention(epochs=self.retained, reader_grace_us=0)
+        retention = Retention(epochs=self.retained, reader_grace="0 s")
         options = RunOptions(origin=origin or Origin(), retention=retention, rollback=RollbackPolicy.ALLOW)
         self.run = Run.open(self.store, JOB, options=options)
         self.managers = [

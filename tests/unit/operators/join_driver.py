@@ -32,7 +32,7 @@ JOB = "joined"
 LEFT = Input("bids", pa.schema([("auction", pa.int64()), ("price", pa.int64())]), ("auction",))
 RIGHT = Input("auctions", pa.schema([("id", pa.int64()), ("price", pa.int64())]), ("id",))
 YEAR_20000 = 568_971_820_800_000_000
-OPTIONS = RunOptions(retention=Retention(epochs=3, reader_grace_us=0))
+OPTIONS = RunOptions(retention=Retention(epochs=3, reader_grace="0 s"))
 
 
 @dataclass(frozen=True)

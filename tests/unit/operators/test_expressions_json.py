@@ -42,7 +42,7 @@ def test_a_call_that_cannot_be_exact_is_refused(text: str) -> None:
 
 
 def test_an_unknown_zone_fails_with_its_name() -> None:
-    with pytest.raises(sb.StatebedError, match="'Mars/Base' is no time zone"):
+    with pytest.raises(sb.StatebedError, match="'Mars/Base' is not a time zone"):
         bind("from_utc_timestamp(ts, z)", ROWS.schema).evaluate(ROWS)
 
 

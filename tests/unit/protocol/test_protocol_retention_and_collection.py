@@ -36,7 +36,7 @@ def next_min(
 ) -> int:
     return next_min_epoch(
         links(*epochs),
-        policy=Retention(epochs=keep, max_age_us=max_age_us),
+        policy=Retention(epochs=keep, max_age=None if max_age_us is None else dt.timedelta(microseconds=max_age_us)),
         now_us=max(epochs, default=0) * 10,
         current=current,
         oldest_unpublished=unpublished,
@@ -90,7 +90,7 @@ def test_p5_retention_keeps_enough_whatever_the_chain(
 
 
 @pytest.mark.parametrize(
-    "bad", [{"epochs": 0}, {"reader_grace_us": -1}, {"max_age_us": -1}, {"max_age": "-1 day"}, {"max_age": "soon"}]
+    "bad", [{"epochs": 0}, {"reader_grace": dt.timedelta(microseconds=-1)}, {"max_age": "-1 day"}, {"max_age": "soon"}]
 )
 def test_retention_that_would_keep_nothing_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -98,9 +98,9 @@ def test_retention_that_would_keep_nothing_is_refused(bad: dict[str, Any]) -> No
 
 
 def test_retention_takes_durations() -> None:
-    assert Retention(max_age="2 days", reader_grace=dt.timedelta(seconds=5)) == Retention(
-        max_age_us=2 * 86_400_000_000, reader_grace_us=5_000_000
-    )
+    retention = Retention(max_age="2 days", reader_grace=dt.timedelta(seconds=5))
+    assert (retention.max_age_us, retention.reader_grace_us) == (2 * 86_400_000_000, 5_000_000)
+    assert retention == Retention(max_age="48 hours", reader_grace="5 s")
 
 
 def record(epoch: int, *, finished: int, min_epoch: int, pins: tuple[str, ...] = ()) -> pb.CheckpointMetadata:
@@ -222,9 +222,9 @@ def test_p5_an_epoch_from_the_future_is_as_old_as_the_one_after_it() -> None:
         LineageEpoch(4, 300),
         LineageEpoch(5, 9_000),
     ]
-    policy = Retention(epochs=1, max_age_us=1_000)
+    policy = Retention(epochs=1, max_age="1 ms")
     assert next_min_epoch(chain, policy=policy, now_us=9_000, current=1, oldest_unpublished=None) == 5
-    kept = Retention(epochs=1, max_age_us=8_900)
+    kept = Retention(epochs=1, max_age="8900 us")
     assert next_min_epoch(chain, policy=kept, now_us=9_000, current=1, oldest_unpublished=None) == 1
 
 

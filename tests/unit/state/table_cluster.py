@@ -21,7 +21,7 @@ JOB = "rides"
 OPERATOR = "count"
 TABLE = "counters"
 COUNTERS = global_table_config(TABLE, "Counts per driver")
-OPTIONS = RunOptions(retention=Retention(epochs=4, reader_grace_us=0))
+OPTIONS = RunOptions(retention=Retention(epochs=4, reader_grace="0 s"))
 
 
 def managers_at(

@@ -55,7 +55,7 @@ class SubtaskWorld:
         return self.node.operator
 
     def restart(self) -> None:
-        retention = Retention(epochs=RETAINED, reader_grace_us=0)
+        retention = Retention(epochs=RETAINED, reader_grace="0 s")
         self.run = Run.open(self.store, JOB, options=RunOptions(retention=retention))
 
     def epoch(

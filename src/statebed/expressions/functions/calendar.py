@@ -103,7 +103,7 @@ def _next_day(site: Site) -> Term:
     name = site.text_of(1).lower()
     weekday = next((index for index, start in enumerate(_WEEKDAYS) if name in _names_of(index)), None)
     if weekday is None:
-        raise site.operands[1].place.mistake(f"{name!r} is no day of the week", fix="write 'Monday', 'Mon' or 'Mo'")
+        raise site.operands[1].place.mistake(f"{name!r} is not a day of the week", fix="write 'Monday', 'Mon' or 'Mo'")
     return site.apply(partial(_following, weekday), types.DATE, _as_date(site, site.operands[0]))
 
 

@@ -47,7 +47,7 @@ _DEEPEST = 200
 
 
 def _no_constant(name: str) -> Json:
-    raise MalformedError(f"{name} is no number of JSON")
+    raise MalformedError(f"{name} is not a number in JSON")
 
 
 _LENIENT = json.JSONDecoder(object_pairs_hook=JsonObject, parse_constant=_no_constant, strict=False)

@@ -81,13 +81,13 @@ def _taken(from_one: bool, strict: bool, lists: Datum, indexes: Datum) -> pa.Arr
     position, valid = np.array(int64_values(wanted)), validity(rows) & validity(wanted)
     if from_one:
         if np.any(valid & (position == 0)):
-            raise RowFailure("the element at 0 of a list that counts from 1", fix="the first element is at 1")
+            raise RowFailure("element_at counts from 1, got 0", fix="the first element is at 1")
         position = np.where(position > 0, position - 1, position + lengths)
     outside = valid & ((position < 0) | (position >= lengths))
     if strict and np.any(outside):
         row = int(np.flatnonzero(outside)[0])
         raise RowFailure(
-            f"the element {int(int64_values(wanted)[row])} of a list of {int(lengths[row])}",
+            f"there is no element {int(int64_values(wanted)[row])}: the list has {int(lengths[row])}",
             fix="get(list, index) gives null where there is no such element",
         )
     there = valid & ~outside

@@ -115,7 +115,7 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, ValueError):
-        raise RowFailure(f"{text!r} is no base64") from None
+        raise RowFailure(f"{text!r} is not valid base64") from None
 
 
 def _base32(site: Site) -> Term:
@@ -135,7 +135,7 @@ def _from_base32(text: str) -> bytes:
     try:
         return base64.b32decode(text.encode())
     except (binascii.Error, ValueError):
-        raise RowFailure(f"{text!r} is no base32") from None
+        raise RowFailure(f"{text!r} is not valid base32") from None
 
 
 def _encode(site: Site) -> Term:

@@ -36,7 +36,7 @@ def _decode(text: str) -> str:
         if content[position] == ord("%"):
             digits = content[position + 1 : position + 3]
             if not re.fullmatch(rb"[0-9A-Fa-f]{2}", digits):
-                raise RowFailure(f"{text!r} is no encoded URL: '%' must stand before two hexadecimal digits")
+                raise RowFailure(f"{text!r} is not an encoded URL: '%' must stand before two hexadecimal digits")
             decoded.append(int(digits, 16))
             position += 3
             continue

@@ -87,7 +87,7 @@ def zone_of(name: str) -> int | str:
         return ZoneInfo(known).key
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise RowFailure(
-            f"{name!r} is no time zone", fix="write a region such as 'Europe/Berlin', or an offset such as '+02:00'"
+            f"{name!r} is not a time zone", fix="write a region such as 'Europe/Berlin', or an offset such as '+02:00'"
         ) from None
 
 

@@ -97,7 +97,7 @@ def interval_of_fields(at: TextSpan, text: str, first: str, last: str) -> int:
     pattern = r"\s*([+-]?)" + "".join(r"(\d+)" + (" " if field == "day" else ":") for field in fields[:-1]) + number
     match = re.fullmatch(pattern + r"\s*", text)
     if match is None:
-        raise at.mistake(f"{text!r} is no interval from {first} to {last}", fix="write it as '1 02:03:04'")
+        raise at.mistake(f"{text!r} is not an interval from {first} to {last}", fix="write it as '1 02:03:04'")
     total = sum(
         int(Fraction(value.rstrip(".")) * _MICROSECONDS[field])
         for field, value in zip(fields, match.groups()[1:], strict=True)

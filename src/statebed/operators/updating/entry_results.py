@@ -40,8 +40,8 @@ from statebed.operators.updating.percentile_windows import (
     WINDOW_VALUES,
     Codes,
     CountedCodes,
+    PercentileWindows,
     StoredWindows,
-    Windows,
     codes_of,
     values_of,
 )
@@ -453,7 +453,7 @@ class _Percentile(_StoredResult):
     def _of_entries(self, held: Entries) -> "_Computed":
         values = CountedCodes(held.owners, _codes(held.columns[-1]), held.counts).combined()
         groups, starts, sizes = np.unique(values.owners, return_index=True, return_counts=True)
-        everything = Windows.none(int(groups[-1]) + 1).with_all(values, groups, starts, sizes)
+        everything = PercentileWindows.none(int(groups[-1]) + 1).with_all(values, groups, starts, sizes)
         _, ranks = everything.ranked(self.finishing.at)
         percentiles = self._between(*everything.at_ranks(groups, ranks), ranks.share[groups])
         large = groups[sizes > MAX_VALUES]
@@ -501,7 +501,7 @@ class _Percentile(_StoredResult):
 
     def _of_range(self, group: int, held: CountedCodes, *, below: int, total: int) -> "_Computed":
         """Return the result of a group from the values around its percentile."""
-        windows = Windows.none(group + 1)
+        windows = PercentileWindows.none(group + 1)
         windows.exists[group], windows.below[group] = True, below
         windows.above[group] = total - below - int(held.counts.sum())
         windows.low[group], windows.high[group] = held.codes[0], held.codes[-1]
@@ -521,7 +521,7 @@ class _Computed:
 
     groups: Integers
     values: Doubles
-    windows: Windows | None
+    windows: PercentileWindows | None
 
 
 def _neighbours(sizes: Integers, low: int, high: int) -> tuple[int, int]:

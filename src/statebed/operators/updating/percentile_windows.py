@@ -75,7 +75,7 @@ class CountedCodes:
 
 
 @dataclass(frozen=True)
-class Windows:
+class PercentileWindows:
     """Windows of some groups; arrays by group, and the values of all windows sorted by group and value."""
 
     exists: Flags
@@ -86,17 +86,19 @@ class Windows:
     values: CountedCodes
 
     @staticmethod
-    def none(groups: int) -> "Windows":
+    def none(groups: int) -> "PercentileWindows":
         integers, codes = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.uint64)
         nothing = CountedCodes(integers[:0], codes[:0], integers[:0])
-        return Windows(np.zeros(groups, dtype=np.bool_), integers, integers.copy(), codes, codes.copy(), nothing)
+        return PercentileWindows(
+            np.zeros(groups, dtype=np.bool_), integers, integers.copy(), codes, codes.copy(), nothing
+        )
 
     def inside(self, change: CountedCodes) -> Flags:
         """Return which values are between the ends of the window of their group."""
         owners, codes = change.owners, change.codes
         return self.exists[owners] & (codes >= self.low[owners]) & (codes <= self.high[owners])
 
-    def changed(self, change: CountedCodes) -> "Windows":
+    def changed(self, change: CountedCodes) -> "PercentileWindows":
         """Return the windows after the counts of values have changed; values with count 0 stay, to be deleted."""
         inside = self.inside(change)
         below, above = self.below.copy(), self.above.copy()
@@ -105,17 +107,19 @@ class Windows:
         np.add.at(below, change.owners[under], change.counts[under])
         np.add.at(above, change.owners[over], change.counts[over])
         values = self.values.concatenated(change.where(inside)).combined()
-        return Windows(self.exists, below, above, self.low, self.high, values)
+        return PercentileWindows(self.exists, below, above, self.low, self.high, values)
 
-    def with_all(self, values: CountedCodes, groups: Integers, starts: Integers, sizes: Integers) -> "Windows":
+    def with_all(
+        self, values: CountedCodes, groups: Integers, starts: Integers, sizes: Integers
+    ) -> "PercentileWindows":
         """Return windows of groups that contain all their values, which begin at `starts`."""
         low, high = self.low.copy(), self.high.copy()
         low[groups], high[groups] = values.codes[starts], values.codes[starts + sizes - 1]
         exists = self.exists.copy()
         exists[groups] = True
-        return Windows(exists, self.below, self.above, low, high, values)
+        return PercentileWindows(exists, self.below, self.above, low, high, values)
 
-    def cut(self, groups: Integers, ranks: "Ranks") -> "Windows":
+    def cut(self, groups: Integers, ranks: "Ranks") -> "PercentileWindows":
         """Return only the windows of some groups, with at most WINDOW_VALUES values around the ranks."""
         below, above = self.below.copy(), self.above.copy()
         low, high = self.low.copy(), self.high.copy()
@@ -132,7 +136,7 @@ class Windows:
             below[group] += int(counts[:first].sum())
             above[group] += int(counts[behind:].sum())
             low[group], high[group] = codes[first], codes[behind - 1]
-        return Windows(self.exists & is_kept, below, above, low, high, self.values.where(stays))
+        return PercentileWindows(self.exists & is_kept, below, above, low, high, self.values.where(stays))
 
     def ranked(self, at: float) -> tuple[Flags, "Ranks"]:
         """Return which groups have their percentile inside the window, and the ranks of all groups."""
@@ -193,9 +197,9 @@ class WindowTable:
     def _value(self) -> pa.Field:
         return pa.field(unused_name("_value", self.groups.names), pa.float64())
 
-    def read(self, view: KeyedView, keys: pa.Table, groups: Integers) -> Windows:
+    def read(self, view: KeyedView, keys: pa.Table, groups: Integers) -> PercentileWindows:
         """Return the windows of some of the groups whose keys are given."""
-        windows = Windows.none(keys.num_rows)
+        windows = PercentileWindows.none(keys.num_rows)
         values = [windows.values]
         for owners, rows in self.groups.pages(view, keys, groups):
             column = one_chunk(rows[self._value.name])
@@ -212,9 +216,13 @@ class WindowTable:
         held = values[0]
         for more in values[1:]:
             held = held.concatenated(more)
-        return Windows(windows.exists, windows.below, windows.above, windows.low, windows.high, held.combined())
+        return PercentileWindows(
+            windows.exists, windows.below, windows.above, windows.low, windows.high, held.combined()
+        )
 
-    def write(self, view: KeyedView, keys: pa.Table, windows: Windows, groups: Integers, values: CountedCodes) -> None:
+    def write(
+        self, view: KeyedView, keys: pa.Table, windows: PercentileWindows, groups: Integers, values: CountedCodes
+    ) -> None:
         """Write the ends of the windows of some groups, and some of their values; those with count 0 are deleted."""
         gone = values.where(values.counts <= 0)
         if len(gone.owners):
@@ -252,11 +260,11 @@ class StoredWindows:
     view: KeyedView
     keys: pa.Table
 
-    def read(self, groups: Integers) -> Windows:
+    def read(self, groups: Integers) -> PercentileWindows:
         """Return the windows of some groups."""
         return self.table.read(self.view, self.keys, groups)
 
-    def update(self, windows: Windows, groups: Integers, change: CountedCodes, ranks: Ranks) -> None:
+    def update(self, windows: PercentileWindows, groups: Integers, change: CountedCodes, ranks: Ranks) -> None:
         """Write the windows of some groups after a change of the counts of values; cut those that are too large, around
         the ranks.
         """
@@ -274,7 +282,7 @@ class StoredWindows:
         if len(large):
             self.put(windows.cut(large, ranks), there=large)
 
-    def put(self, windows: Windows, *, there: Integers | None = None) -> None:
+    def put(self, windows: PercentileWindows, *, there: Integers | None = None) -> None:
         """Write whole windows, replacing those of the groups in `there`."""
         if there is not None:
             self.delete(there)

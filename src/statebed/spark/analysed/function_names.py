@@ -2,7 +2,7 @@
 
 Nothing is translated by its printed text, because several classes print alike: `try_add(a, b)` prints `a + b`, and a
 Python function called `length` prints `length(k)`. A class that is not listed here or in `function_classes`, and not
-handled in `expression_text`, is computed by Spark or refused. So is one with a setting that is not listed here.
+handled in `expression_text`, is computed by Spark or refused; so is a class with a setting that is not listed.
 """
 
 from statebed.spark.analysed.function_classes import FUNCTION_CLASSES

@@ -327,7 +327,7 @@ class Controller:
         labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
         taken = accepted(pieces, operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
-        figures = epoch_log.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
+        figures = epoch_log.figures(meter, self.compaction, preaggregated=fed.preaggregation is not None)
         position = head.source_position
         if batch_id is not None:
             position = self._projection.position(
@@ -403,8 +403,8 @@ class Controller:
 
     def _act(self, session: SparkSession, rows: EpochRows, levels: Sequence[StageFunction]) -> list[Piece]:
         """Run the Spark action of an epoch; a repetition writes the same objects again."""
-        if rows.added_up is not None:
-            levels = [of_groups(levels[0], rows.added_up), *levels[1:]]
+        if rows.preaggregation is not None:
+            levels = [of_groups(levels[0], rows.preaggregation), *levels[1:]]
         epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
         attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
         with deadline(session.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:

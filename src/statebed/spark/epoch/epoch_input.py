@@ -36,7 +36,7 @@ class EpochRows(Protocol):
     """Input of an epoch."""
 
     @property
-    def added_up(self) -> Preaggregation | None:
+    def preaggregation(self) -> Preaggregation | None:
         """Pre-aggregation applied in the JVM, or None if rows are sent as they are."""
 
     def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
@@ -49,7 +49,7 @@ class RowsOfFrame:
 
     frame: DataFrame
     parallelism: int
-    added_up: Preaggregation | None = None
+    preaggregation: Preaggregation | None = None
 
     def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
         """Return the action, a plan of DataFrames."""
@@ -66,7 +66,7 @@ class ScannedRows:
     context: SparkContext
     parallelism: int
     scan: MeasuredScan | None = None
-    added_up: None = None
+    preaggregation: None = None
 
     def action(self, levels: Sequence[StageFunction]) -> Callable[[], list[Piece]]:
         """Return the action, which moves pieces without a DataFrame."""
@@ -88,8 +88,8 @@ class EpochInput:
 
     def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter, *, query_id: str) -> EpochRows:
         """Return the input of an epoch with a batch."""
-        session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
-        always = self._plan.settings.preaggregate_below == 1 and added_up is not None
+        session, preaggregation, rows = batch.sparkSession, self.reduction.worthwhile(), batch
+        always = self._plan.settings.preaggregate_below == 1 and preaggregation is not None
         if not self._begun and stays_in_place(self._plan.prepared):
             plan_once(session, partitions=self._plan.parallelism)
         self._begun = True  # all batches of a query share one session
@@ -97,14 +97,14 @@ class EpochInput:
         scanned = None if always else self._scanned(session, meter, query_id)
         if scanned is not None:
             return scanned
-        if added_up is not None:
-            rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
-            if added_up.placed is not None:
+        if preaggregation is not None:
+            rows = preaggregation.groups(batch, late_us=clocks[preaggregation.operator.operator_id].late_us)
+            if preaggregation.placed is not None:
                 if "groups" not in self._heartbeats:
                     self._heartbeats["groups"] = _empty_groups(session, self._plan.parallelism, rows.schema)
-                return RowsOfFrame(rows.union(self._heartbeats["groups"]), self._plan.parallelism, added_up)
-        pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, added_up), meter), PIECES_SCHEMA)
-        return RowsOfFrame(pieces.union(self._beats(session)), self._plan.parallelism, added_up)
+                return RowsOfFrame(rows.union(self._heartbeats["groups"]), self._plan.parallelism, preaggregation)
+        pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, preaggregation), meter), PIECES_SCHEMA)
+        return RowsOfFrame(pieces.union(self._beats(session)), self._plan.parallelism, preaggregation)
 
     def read_by_spark(self, reason: str) -> None:
         """Let Spark read this and all later batches."""

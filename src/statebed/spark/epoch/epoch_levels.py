@@ -37,17 +37,17 @@ def stages(
     ]
 
 
-def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
+def of_groups(stage: StageFunction, preaggregation: Preaggregation) -> StageFunction:
     """Return the function for pre-aggregated rows, which go to the second input of the only operator."""
-    works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
-    return replace(stage, works=works, groups=added_up.placed)
+    works = tuple(replace(work, branches=((), (preaggregation.branch,))) for work in stage.works)
+    return replace(stage, works=works, groups=preaggregation.placed)
 
 
-def routing(plan: JobPlan, added_up: Preaggregation | None) -> RouteFunction:
+def routing(plan: JobPlan, preaggregation: Preaggregation | None) -> RouteFunction:
     """Return the function that splits the rows of a batch into pieces for the first level."""
-    layouts = plan.layouts if added_up is None else {added_up.branch: added_up.layout}
+    layouts = plan.layouts if preaggregation is None else {preaggregation.branch: preaggregation.layout}
     sources = tuple(plan.graph.sources)
-    return RouteFunction(layouts, sources, plan.parallelism, in_order=added_up is not None)
+    return RouteFunction(layouts, sources, plan.parallelism, in_order=preaggregation is not None)
 
 
 def _work(

@@ -27,10 +27,12 @@ from pyspark.sql.types import (
 from statebed.errors import InputError, StatebedError
 from statebed.expressions import BoundExpression, bind
 from statebed.expressions.column_like import ColumnLike
+from statebed.expressions.column_names import advice
 from statebed.flow.steps import AggregateValue, EventTimeValue, Value
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.spark.arrow_types import arrow_type
 from statebed.spark.plan.column_text import column_text
+from statebed.spark.plan.routing import SOURCE
 
 _BINARY_COLLATION = StringType().collation
 
@@ -121,11 +123,22 @@ def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:
         raise input_error(error, df, where=where) from error
 
 
-def input_error(error: PySparkException, df: DataFrame, *, where: str) -> InputError:
-    """Convert an error of Spark, listing the available columns."""
+def input_error(error: PySparkException, df: DataFrame, *, where: str, fix: str | None = None) -> InputError:
+    """Convert an error of Spark; `fix` is advice on errors other than unknown columns and wrong event times."""
+    condition, parameters = error.getCondition() or "", error.getMessageParameters() or {}
+    columns = [name for name in df.columns if name not in (TIME, SOURCE)]
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        name = parameters["objectName"].replace("`", "")
+        return InputError(f"there is no column {name!r}", where=where, fix=advice(columns, name, kind="column"))
+    if condition == "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE":
+        name, kind = parameters["eventName"].replace("`", ""), parameters["eventType"].strip('"').lower()
+        return InputError(
+            f"event times must be of the type timestamp, and the column {name!r} is of the type {kind}",
+            where=where,
+            fix=f"convert it before the source: df.withColumn({name!r}, F.col({name!r}).cast('timestamp'))",
+        )
     text = str(error).splitlines()[0]
-    there = ", ".join(name for name in df.columns if not name.startswith("_"))
-    return InputError(text, where=where, fix=f"available columns: {there}")
+    return InputError(text, where=where, fix=fix or f"correct the expression; the columns are {', '.join(columns)}")
 
 
 def as_column(df: DataFrame, value: ColumnLike, *, where: str) -> Column:

@@ -118,7 +118,7 @@ def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
     try:
         checker.checkForStreaming(plan, append)
     except AnalysisException as error:
-        raise input_error(error, df, where=where) from error
+        raise input_error(error, df, where=where, fix="leave this step out, or run it on the results") from error
 
 
 def analysed_handle(df: DataFrame) -> Any:

@@ -280,7 +280,7 @@ def _time_keyed_settings(before: pb.TimeKeyedTableConfig, after: pb.TimeKeyedTab
         differences.append(Difference("retention", old, new, "changed"))
     if before.bin_us != after.bin_us:
         old, new = duration_text(before.bin_us), duration_text(after.bin_us)
-        verdict = f"stored rows lie in bins of {old}; give bin_width= that (without it, it is the retention)"
+        verdict = f"stored rows are in bins of {old}: pass bin_width={old!r} (the default is the retention)"
         differences.append(Difference("bin width", old, new, verdict, refused=True))
     if before.generational != after.generational:
         old, new = str(before.generational), str(after.generational)

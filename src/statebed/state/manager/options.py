@@ -38,9 +38,13 @@ class ManagerOptions:
 
     def __post_init__(self) -> None:
         where, fix = "ManagerOptions", "use numbers of at least 1"
-        options = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
-        numbers = [checked_number(number, "number", where=where, fix=fix) for number in options]
+        for name in ("upload_threads", "max_upload_bytes", "max_pending", "max_compaction_bytes"):
+            number = checked_number(getattr(self, name), name, where=where, fix=fix)
+            if number < 1:
+                raise InputError(f"`{name}` must be at least 1, got {number}", where=where, fix=fix)
         modes = "give CompactionMode.BACKGROUND, IN_LINE or OFF"
         check_kind(self.compaction, CompactionMode, "compaction", where=where, fix=modes)
-        if min(numbers) < 1 or self.timeout_seconds <= 0:
-            raise InputError(f"numbers and timeout_seconds must be positive, got {self}", where=where, fix=fix)
+        if self.timeout_seconds <= 0:
+            raise InputError(
+                f"`timeout_seconds` must be positive, got {self.timeout_seconds:g}", where=where, fix="use 300"
+            )

@@ -461,7 +461,9 @@ def deduplicate_within_watermark(query: "Translation", node: PlanNode) -> Relati
 def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], span_us: int | None) -> Relation:
     time = _time_of_rows(child)
     if span_us is None and (set(keys) & (child.times | child.times_or_null) or time in keys):
-        span_us = 1
+        # By statebed's clock, a row is as old as its own time, and another one of its window may follow.
+        by_window = time in child.pending and not query.options.follows_spark
+        span_us = child.pending[time].size_us if by_window else 1  # type: ignore[index]  # it is in the mapping
     relation = query.materialised(child, window=time if time in child.pending else None)
     names = []
     for key in keys:

@@ -211,7 +211,10 @@ class _Join:
         lower, upper = self.conditions.lower_us, self.conditions.upper_us
         shape = self._shared_window()
         if lower is None and upper is None and shape is not None:
-            lower = upper = 0  # rows of one window have one event time
+            # By Spark's clock, the end of its window is the event time of a row; by statebed's, its own time is.
+            has_ends = self.query.options.follows_spark or not (self.left.is_head or self.right.is_head)
+            upper = 0 if has_ends else shape.size_us - 1
+            lower = -upper
         timed = all(side.behind.is_timed and side.behind.output.changes is Changes.APPEND for side in (left, right))
         if not timed or (lower is None and upper is None and self.how != "inner"):
             return None

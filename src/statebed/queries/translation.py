@@ -225,9 +225,8 @@ class Translation:
 
     def delay_ms(self) -> int:
         """Return the longest delay of the query's watermarks."""
-        return (
-            max((watermark.delay_ms for watermark in self.clock.watermarks), default=0) if self.clock is not None else 0
-        )
+        watermarks = () if self.clock is None else self.clock.watermarks
+        return max((watermark.delay_ms for watermark in watermarks), default=0)
 
     def operator_name(self, kind: str) -> str:
         """Return a name for the next operator of a kind: the alias of its results, else by its place in the query.
@@ -307,8 +306,9 @@ class Translation:
         """Return a stream with a column for each attribute, and for each extra expression.
 
         A window takes two columns; an extra one that is a window becomes `name` and `name_end`. `window` is the extra
-        column or the attribute whose end is the event time of the rows. If `is_kept`, rows of the head without an event
-        time get one that no watermark reaches.
+        column or the attribute that is a window of the rows: by Spark's clock, its end is their event time, and
+        otherwise they keep the one that the window was made from. If `is_kept`, rows of the head without an event time
+        get one that no watermark reaches.
         """
         relation.check_ready("this step")
         if relation.is_head and window is None and relation.time not in relation.names:
@@ -333,6 +333,7 @@ class Translation:
             wanted: list[tuple[int | Expr, str]] = list(columns.items())
             wanted += [(expression, name) for name, expression in (extra or {}).items()]
             window = columns[window] if isinstance(window, int) else window
+            window = window if self.options.follows_spark else None
             stream, _ = self.opened(relation, wanted, window=window, is_kept=is_kept)
             stream = stream.select(*(quoted(name) for _, name in wanted))
         else:

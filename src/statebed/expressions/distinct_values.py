@@ -1,6 +1,7 @@
 """Functions that only Python computes, applied once per distinct combination of operands instead of once per row."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.arrays.columns import fixed_width_values, validity
-from statebed.expressions.list_parts import taken
+from statebed.expressions.list_parts import check_elements, check_repeated, content_bytes, taken
 from statebed.expressions.terms import Datum
 from statebed.expressions.text_limits import check_size
 
 _FEW = 1 << 31
+_PIECE_BYTES = 1 << 24
+"""Size of the pieces in which values are converted to Python and back: Python can take 50 times the memory."""
+_OBJECT_BYTES = 64
+"""Estimated memory of a Python object."""
 
 
 def by_distinct(function: Callable[..., Any], kind: pa.DataType, *data: Datum, with_nulls: bool = False) -> pa.Array:
     """Apply a function to each distinct combination of operands. The result is null where an operand is null, unless
     `with_nulls` is set: then the function gets None.
 
-    The texts that the function returns are limited in size, as those of all functions.
+    The results are limited in size, as those of all functions.
     """
     columns = [datum for datum in data if isinstance(datum, pa.Array)]
     rows = len(columns[0])
@@ -29,18 +34,69 @@ def by_distinct(function: Callable[..., Any], kind: pa.DataType, *data: Datum, w
     if not len(values[0]):
         return pa.nulls(rows, kind)
     count = len(values[0])
-    distinct = iter(values)
-    lists = [next(distinct).to_pylist() if isinstance(datum, pa.Array) else [datum.as_py()] * count for datum in data]
-    results, total = [], 0
-    for operands in zip(*lists, strict=True):
-        result = function(*operands)
-        results.append(result)
-        total += len(result) if isinstance(result, str | bytes) else 0
-        check_size(total, rows)
-    if kind in (pa.string(), pa.binary()):
-        sizes = np.array([len(result or "") for result in results])
-        check_size(int(sizes[numbers[known]].sum()), rows)
-    return taken(pa.array(results, kind), numbers, valid=known)
+    constants = [None if isinstance(datum, pa.Array) else datum.as_py() for datum in data]
+    step = max(1, count * _PIECE_BYTES // max(_PIECE_BYTES, sum(map(content_bytes, values))))
+    results = _Results(kind, rows)
+    for start in range(0, count, step):
+        distinct = iter(values)
+        size = min(step, count - start)
+        lists = [
+            next(distinct).slice(start, size).to_pylist() if isinstance(datum, pa.Array) else [value] * size
+            for datum, value in zip(data, constants, strict=True)
+        ]
+        for operands in zip(*lists, strict=True):
+            results.add(function(*operands))
+    array = results.array()
+    check_repeated(array, numbers[known])
+    return taken(array, numbers, valid=known)
+
+
+@dataclass
+class _Results:
+    """Results of a function, which become Arrow arrays piece by piece."""
+
+    kind: pa.DataType
+    rows: int
+    pieces: list[pa.Array] = field(default_factory=list)
+    pending: list[Any] = field(default_factory=list)
+    pending_bytes: int = 0
+    nbytes: int = 0
+    elements: int = 0
+
+    def add(self, result: Any) -> None:
+        """Add one result. Raise if the results are too large together."""
+        self.pending.append(result)
+        if not isinstance(result, str | bytes | list | tuple | dict):
+            return
+        nbytes, elements = _size_of(result)
+        self.nbytes += nbytes
+        self.elements += elements
+        check_size(self.nbytes, self.rows)
+        check_elements(self.elements, self.rows)
+        self.pending_bytes += nbytes + elements * _OBJECT_BYTES
+        if self.pending_bytes > _PIECE_BYTES:
+            self._flush()
+
+    def array(self) -> pa.Array:
+        """Return all results."""
+        self._flush()
+        return pa.concat_arrays(self.pieces)
+
+    def _flush(self) -> None:
+        self.pieces.append(pa.array(self.pending, self.kind))
+        self.pending, self.pending_bytes = [], 0
+
+
+def _size_of(value: Any) -> tuple[int, int]:
+    """Return the bytes of text in a value, and the number of its elements, those of inner lists included."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")), 0
+    if isinstance(value, bytes):
+        return len(value), 0
+    if not isinstance(value, list | tuple | dict):
+        return 0, 0
+    sizes = [_size_of(item) for item in (value.values() if isinstance(value, dict) else value)]
+    return sum(nbytes for nbytes, _ in sizes), len(sizes) + sum(elements for _, elements in sizes)
 
 
 def distinct_rows(

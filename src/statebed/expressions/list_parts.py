@@ -4,6 +4,7 @@ Functions of lists work on the elements of all rows at once. Elements are compar
 equal elements have equal ranks, and a smaller element has a smaller rank.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import fixed_width_values, from_numpy, validity
-from statebed.arrays.nested import items_of
+from statebed.arrays.nested import fields_of, items_of
 from statebed.arrays.nested_order import encoded
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.text_limits import check_size
@@ -123,12 +124,74 @@ def taken_or_null(array: pa.Array, places: Integers, valid: Flags) -> pa.Array:
 
 def repeated(array: pa.Array, rows: Integers) -> pa.Array:
     """Take each element as often as `rows` names it, after checking the size of the result."""
-    if array.type in (pa.string(), pa.binary()):
-        lengths = fixed_width_values(pc.fill_null(pc.binary_length(array), 0), np.int32).astype(np.int64)
-        check_size(int(lengths[rows].sum()), len(rows))
-    elif pa.types.is_list(array.type) or pa.types.is_map(array.type):
-        check_elements(int(np.diff(items_of(array)[0])[rows].sum()), len(rows))
+    check_repeated(array, rows)
     return taken(array, rows)
+
+
+def check_repeated(array: pa.Array, rows: Integers) -> None:
+    """Raise if the result of taking each element as often as `rows` names it is too large."""
+    if not _has_variable_size(array.type):
+        return
+    nbytes, elements = sizes_of(array)
+    check_size(int(nbytes[rows].sum()), len(rows))
+    check_elements(int(elements[rows].sum()), len(rows))
+
+
+def check_together(columns: Sequence[pa.Array]) -> None:
+    """Raise if a result with all values of several columns is too large."""
+    rows = max(map(len, columns), default=0)
+    check_size(sum(map(content_bytes, columns)), rows)
+
+
+def sizes_of(array: pa.Array) -> tuple[Integers, Integers]:
+    """Return the bytes of text in each value, and the number of its list elements, those of inner lists included."""
+    kind, none = array.type, np.zeros(len(array), dtype=np.int64)
+    if kind in (pa.string(), pa.binary()):
+        return np.diff(text_offsets(array)), none
+    if pa.types.is_struct(kind):
+        parts = [sizes_of(field) for field in fields_of(array)]
+        return sum((nbytes for nbytes, _ in parts), none), sum((elements for _, elements in parts), none)
+    if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return none, none
+    offsets, items = items_of(array)
+    lengths = np.diff(offsets)
+    if not _has_variable_size(items.type):
+        return none, lengths
+    nbytes, elements = (np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64) for sizes in sizes_of(items))
+    return np.diff(nbytes[offsets]), lengths + np.diff(elements[offsets])
+
+
+def content_bytes(array: pa.Array) -> int:
+    """Return the number of bytes of all texts in an array, also of those in lists and structs."""
+    kind = array.type
+    if kind in (pa.string(), pa.binary()):
+        offsets = text_offsets(array)
+        return int(offsets[-1] - offsets[0])
+    if pa.types.is_struct(kind):
+        return sum(map(content_bytes, fields_of(array)))
+    return content_bytes(items_of(array)[1]) if pa.types.is_list(kind) or pa.types.is_map(kind) else 0
+
+
+def content_of(datum: pa.Array | pa.Scalar, rows: int) -> int:
+    """Return the number of bytes of all texts in `rows` values; a scalar is repeated for each of them."""
+    if isinstance(datum, pa.Scalar):
+        return rows * content_bytes(pa.repeat(datum, 1)) if datum.is_valid else 0
+    return content_bytes(datum)
+
+
+def text_offsets(texts: pa.Array) -> Integers:
+    """Return where each text begins in the bytes of all texts, and where the last one ends."""
+    buffer = texts.buffers()[1]
+    if not len(texts) or buffer is None:
+        return np.zeros(len(texts) + 1, dtype=np.int64)
+    return np.frombuffer(buffer, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+
+
+def _has_variable_size(kind: pa.DataType) -> bool:
+    """Return whether a value has texts or lists in it."""
+    if pa.types.is_struct(kind):
+        return any(_has_variable_size(field.type) for field in kind)
+    return bool(kind in (pa.string(), pa.binary()) or pa.types.is_list(kind) or pa.types.is_map(kind))
 
 
 def ranks(*arrays: pa.Array) -> list[Integers]:

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, one_chunk
 from statebed.errors import InputError
-from statebed.expressions.list_parts import check_elements
+from statebed.expressions.list_parts import check_repeated
 from statebed.expressions.mistakes import RowFailure, TextSpan
-from statebed.expressions.text_limits import check_size
 from statebed.expressions.types import nullable_field
 
 Datum: TypeAlias = pa.Array | pa.Scalar
@@ -191,12 +190,11 @@ def spread(datum: Datum, rows: int) -> pa.Array:
     """Expand a datum to an array of `rows` rows."""
     if isinstance(datum, pa.Array):
         return datum
-    if (pa.types.is_string(datum.type) or pa.types.is_binary(datum.type)) and datum.is_valid:
-        check_size(rows * datum.as_buffer().size, rows)
-    if (pa.types.is_list(datum.type) or pa.types.is_map(datum.type)) and datum.is_valid:
-        check_elements(rows * len(datum), rows)
-    # Arrow cannot repeat a struct or a list zero times.
-    return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
+    if not datum.is_valid or not rows:  # Arrow cannot repeat a struct or a list zero times
+        return pa.nulls(rows, datum.type)
+    value = pa.repeat(datum, 1)
+    check_repeated(value, np.zeros(rows, dtype=np.int64))
+    return pa.repeat(datum, rows) if rows > 1 else value
 
 
 def arrays(*data: Datum) -> list[pa.Array]:

@@ -16,6 +16,11 @@ MAX_BYTES = 1 << 30
 """Maximum number of bytes of text that one function returns for one batch."""
 
 
+def is_small(nbytes: int) -> bool:
+    """Return whether a result of at most `nbytes` bytes needs no closer look."""
+    return nbytes <= MAX_BYTES
+
+
 def check_size(nbytes: int, rows: int) -> None:
     """Raise if a result has more than `MAX_BYTES` bytes."""
     if nbytes > MAX_BYTES:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,8 @@ _SOUNDEX = {
 }
 _SOUNDEX_LENGTH = 4
 _BYTE = 0xFF
+_MAX_PAIRS = 1 << 32
+"""Maximum number of pairs of characters that `levenshtein` compares for two texts; they take about 2 s."""
 _MAX_DECIMALS = 1100
 _CONTEXT = Context(prec=2000, Emin=-999999, Emax=999999)
 
@@ -91,14 +94,38 @@ def _located(part: str | None, text: str | None, start: int | None) -> int | Non
 def _levenshtein(longer: str, shorter: str, threshold: int | None = None) -> int:
     if len(longer) < len(shorter):
         longer, shorter = shorter, longer
-    row = list(range(len(shorter) + 1))
-    for index, letter in enumerate(longer, 1):
-        before, row[0] = row[0], index
-        for place, character in enumerate(shorter, 1):
-            changed = before if letter == character else before + 1
-            before = row[place]
-            row[place] = min(changed, row[place] + 1, row[place - 1] + 1)
-    return -1 if threshold is not None and row[-1] > threshold else row[-1]
+    if len(longer) * len(shorter) > _MAX_PAIRS:
+        raise RowFailure(
+            f"levenshtein of texts of {len(longer):,} and {len(shorter):,} characters", fix="compare shorter texts"
+        )
+    distance = _distance(longer, shorter) if shorter else len(longer)
+    return -1 if threshold is not None and distance > threshold else distance
+
+
+def _distance(longer: str, shorter: str) -> int:
+    """Return the Levenshtein distance by Myers' algorithm, which keeps a row of the matrix in the bits of integers.
+
+    A bit of `up` or `down` says that the matrix grows or shrinks by 1 from one character of `shorter` to the next.
+    """
+    codes = np.frombuffer(shorter.encode("utf-32-le"), dtype=np.uint32)
+    places = {
+        character: int.from_bytes(np.packbits(codes == ord(character), bitorder="little").tobytes(), "little")
+        for character in set(longer) & set(shorter)
+    }
+    every, last = (1 << len(shorter)) - 1, 1 << (len(shorter) - 1)
+    up, down, distance = every, 0, len(shorter)
+    for character in longer:
+        same = places.get(character, 0)
+        vertical = same | down
+        horizontal = (((same & up) + up) ^ up) | same
+        more = down | (every & ~(horizontal | up))
+        fewer = up & horizontal
+        distance += 1 if more & last else -1 if fewer & last else 0
+        more = (more << 1) | 1
+        fewer <<= 1
+        up = every & (fewer | ~(vertical | more))
+        down = every & more & vertical
+    return distance
 
 
 def _luhn_check(text: str) -> bool:
@@ -284,7 +311,7 @@ BUILDERS: dict[str, Builder] = {
     "initcap": per_value(_initcap, types.TEXT, types.TEXT),
     "instr": per_value(_instr, types.INT, types.TEXT, types.TEXT),
     "is_valid_utf8": of(_is_valid, 1),
-    "levenshtein": per_value(_levenshtein, types.INT, types.TEXT, types.TEXT, types.INT, least=2),
+    "levenshtein": per_value(_levenshtein, types.INT, types.TEXT, types.TEXT, types.INT, least=2, fails=True),
     "locate": of(_locate, 2, 3),
     "luhn_check": per_value(_luhn_check, types.BOOLEAN, types.TEXT),
     "make_valid_utf8": of(_make_valid, 1),

@@ -16,9 +16,11 @@ from statebed.arrays.columns import boolean_values, from_numpy, validity
 from statebed.expressions import types
 from statebed.expressions.casts import convert
 from statebed.expressions.functions.comparisons import comparable, comparison, in_common_type
+from statebed.expressions.list_parts import Flags, check_together, content_of, sizes_of
 from statebed.expressions.mistakes import TextSpan
 from statebed.expressions.sites import Builder, Site, of, of_many
 from statebed.expressions.terms import BatchColumns, Datum, Term, arrays, scattered
+from statebed.expressions.text_limits import check_size, is_small
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,10 @@ class FirstMatch(Term):
     def _for_all(self, frame: BatchColumns) -> pa.Array:
         result = self.otherwise.value(frame)
         for condition, then in reversed(self.branches):
-            result = pc.if_else(pc.fill_null(condition.array(frame), False), then.value(frame), result)
+            holds = pc.fill_null(condition.array(frame), False)
+            value = then.value(frame)
+            _check_chosen(holds, value, result)
+            result = pc.if_else(holds, value, result)
         return result
 
     def _row_by_need(self, frame: BatchColumns) -> pa.Array:
@@ -48,6 +53,7 @@ class FirstMatch(Term):
             left = left[~holds]
         pieces.append(self.otherwise.array(frame.part(left)))
         rows.append(left)
+        check_together(pieces)
         order = np.empty(frame.num_rows, dtype=np.int64)
         order[np.concatenate(rows)] = np.arange(frame.num_rows, dtype=np.int64)
         return pa.concat_arrays(pieces).take(from_numpy(order, pa.int64()))
@@ -65,11 +71,27 @@ class FirstKnown(Term):
             if not known.null_count:
                 break
             if not operand.fallible:
-                known = pc.coalesce(known, operand.value(frame))
+                value = operand.value(frame)
+                _check_chosen(pc.is_valid(known), known, value)
+                known = pc.coalesce(known, value)
                 continue
             rows = np.flatnonzero(~validity(known)).astype(np.int64)
             known = pc.coalesce(known, scattered(operand.array(frame.part(rows)), rows, frame.num_rows))
         return known
+
+
+def _check_chosen(holds: pa.Array, then: Datum, otherwise: Datum) -> None:
+    """Raise if a choice between two values is too large: a long constant can be chosen for many rows."""
+    if is_small(content_of(then, len(holds)) + content_of(otherwise, len(holds))):
+        return
+    flags = boolean_values(holds)
+    check_size(_bytes_at(then, flags) + _bytes_at(otherwise, ~flags), len(holds))
+
+
+def _bytes_at(datum: Datum, flags: Flags) -> int:
+    if isinstance(datum, pa.Scalar):
+        return content_of(datum, int(np.count_nonzero(flags)))
+    return int(sizes_of(datum)[0][flags].sum())
 
 
 @dataclass(frozen=True, eq=False)

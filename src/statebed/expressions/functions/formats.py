@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.arrays.columns import from_numpy, int64_values, validity
+from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.expressions.casts.time_casts import DAY, SECOND
 from statebed.expressions.far_years import in_reach, year_of, year_texts
+from statebed.expressions.list_parts import check_repeated, taken_or_null
 from statebed.expressions.mistakes import TextSpan
+from statebed.expressions.text_limits import check_size, text_bytes
 
 _MONTHS = [
     "January",
@@ -32,6 +34,8 @@ _LONG_NAME = 4
 _MICROSECOND_DIGITS = 6
 _LONGEST_FRACTION = 9
 _LONGEST_YEAR = 6
+_AT_ONCE = 32
+"""Number of columns that are joined in one step."""
 _RESERVED = "[]{}#"
 """Characters with a meaning in Java's patterns: optional parts, and what may come in the future."""
 _UNITS = {**dict.fromkeys("Hha", 3600 * SECOND), "m": 60 * SECOND, "s": SECOND, "S": 1}
@@ -62,8 +66,9 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[PatternPiece, ...]:
             raise place.mistake(
                 f"date_format does not support {character!r}", fix=f"put it in quotes: write \"'{character}'\""
             )
-        rest = pattern[position:]
-        width = len(rest) - len(rest.lstrip(character))
+        width = 1
+        while pattern[position + width : position + width + 1] == character:
+            width += 1
         if character.isascii() and character.isalpha():
             if not _is_known(character, width):
                 known = "y yy yyyy yyyyy yyyyyy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
@@ -103,13 +108,39 @@ def formatted(pieces: tuple[PatternPiece, ...], times: pa.Array) -> pa.Array:
     distinct = int64_values(numbers.dictionary)
     # The instant of a unit that is nearest to 1970 is one that 64 bits hold.
     instants = distinct * unit + np.where(distinct < 0, unit - 1, 0)
-    return _formatted(pieces, from_numpy(instants, times.type)).take(numbers.indices)
+    indices = fixed_width_values(pc.fill_null(numbers.indices, 0), np.int32).astype(np.int64)
+    valid = validity(numbers.indices)
+    texts = _formatted(pieces, from_numpy(instants, times.type))
+    check_repeated(texts, indices[valid])
+    return taken_or_null(texts, indices, valid)
 
 
 def _formatted(pieces: tuple[PatternPiece, ...], times: pa.Array) -> pa.Array:
     empty = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
-    columns = [piece.text if not piece.letter else _written(piece, times) for piece in pieces]
+    fields = {piece: _written(piece, times) if piece.letter else piece.text for piece in set(pieces)}
+    sizes = {piece: _total_bytes(field, len(times)) for piece, field in fields.items()}
+    check_size(sum(sizes[piece] for piece in pieces), len(times))
+    columns = _in_few_columns([fields[piece] for piece in pieces])
     return pc.binary_join_element_wise(empty, *columns, "", null_handling="emit_null")
+
+
+def _total_bytes(field: pa.Array | str, rows: int) -> int:
+    return len(field.encode()) * rows if isinstance(field, str) else text_bytes(field)
+
+
+def _in_few_columns(columns: list[pa.Array | str]) -> list[pa.Array | str]:
+    """Join neighbours until few columns are left. Equal pairs are joined once, so that a repeated pattern is fast."""
+    while len(columns) > _AT_ONCE:
+        pairs: dict[tuple[int, int], pa.Array | str] = {}
+        halves = []
+        for left, right in zip(columns[::2], columns[1::2], strict=False):
+            key = id(left), id(right)
+            if key not in pairs:
+                both_texts = isinstance(left, str) and isinstance(right, str)
+                pairs[key] = left + right if both_texts else pc.binary_join_element_wise(left, right, "")
+            halves.append(pairs[key])
+        columns = halves + columns[len(halves) * 2 :]
+    return columns
 
 
 def _is_known(letter: str, width: int) -> bool:

@@ -46,6 +46,10 @@ _DEEPEST = 200
 """Deepest nesting that `exact_document` reads; deeper documents are malformed. Spark reads 1,000 levels."""
 
 
+_LONGEST_NUMBER = 1_000
+"""Maximum length of a number, as in Spark."""
+
+
 def _no_constant(name: str) -> Json:
     raise MalformedError(f"{name} is not a number in JSON")
 
@@ -134,6 +138,8 @@ class _Reader:
         if match is None:
             raise MalformedError(f"{first!r} begins no value")
         written = match[0]
+        if len(written) > _LONGEST_NUMBER:
+            raise MalformedError(f"a number of more than {_LONGEST_NUMBER:,} characters")
         return Written(float(written) if match[1] or match[2] else int(written), written), match.end()
 
     def _items(self, at: int, depth: int, close: str) -> tuple[list[tuple[str, Json]], int]:

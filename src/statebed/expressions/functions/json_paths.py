@@ -27,7 +27,7 @@ from statebed.expressions.terms import Term
 
 _NODE = re.compile(
     r"\s*(?:(?P<wildcard>\.\s*\*|\[\s*'\s*\*\s*'\s*\])|\.\s*(?P<name>[^.\[]+)|\[\s*'\s*(?P<quoted>[^'?]+)'\s*\]"
-    r"|\[\s*(?:(?P<every>\*)|(?P<index>\d+))\s*\])"
+    r"|\[\s*(?:(?P<every>\*)|(?P<index>\d{1,18}))\s*\])"
 )
 _MAX_PLAIN, _MIN_PLAIN = 1e7, 1e-3
 

@@ -37,9 +37,10 @@ from statebed.expressions.functions.json_documents import (
     written,
 )
 from statebed.expressions.functions.json_paths import java_double
-from statebed.expressions.functions.strings import as_text
+from statebed.expressions.functions.strings import as_text, joined
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Datum, Term, arrays, constant
+from statebed.expressions.text_limits import check_size, is_small, text_bytes
 from statebed.expressions.type_text import schema_of, type_of
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -337,10 +338,10 @@ def _struct_texts(values: pa.Array) -> pa.Array:
     fields = []
     for place, field in enumerate(values.type):
         text = _texts(pc.struct_field(values, place))
-        named = pc.binary_join_element_wise(f",{quoted(field.name)}:", text, "")
+        named = joined(pa.scalar(f",{quoted(field.name)}:"), text)
         fields.append(pc.fill_null(named, ""))
-    joined = pc.binary_join_element_wise(*fields, "") if fields else pa.repeat(pa.scalar(""), len(values))
-    return _wrapped("{", pc.utf8_slice_codeunits(joined, 1), "}", values)
+    inner = joined(*fields) if fields else pa.repeat(pa.scalar(""), len(values))
+    return _wrapped("{", pc.utf8_slice_codeunits(inner, 1), "}", values)
 
 
 def _map_texts(values: pa.Array) -> pa.Array:
@@ -350,7 +351,7 @@ def _map_texts(values: pa.Array) -> pa.Array:
     entries = lists.flatten()
     keys, items = pc.struct_field(entries, 0), pc.struct_field(entries, 1)
     names = keys if keys.type == types.TEXT else _plain_texts(keys)
-    texts = pc.binary_join_element_wise(_quoted(names), pc.fill_null(_texts(items), "null"), ":")
+    texts = joined(_quoted(names), pa.scalar(":"), pc.fill_null(_texts(items), "null"))
     return _wrapped("{", _joined_lists(lists, texts), "}", values)
 
 
@@ -358,11 +359,12 @@ def _joined_lists(lists: pa.Array, items: pa.Array) -> pa.Array:
     """Return the items of each list, separated by commas."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]).astype(np.int32)
+    check_size(text_bytes(items) + len(items), len(lists))
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), items), ",")
 
 
 def _wrapped(opening: str, inner: pa.Array, closing: str, values: pa.Array) -> pa.Array:
-    texts = pc.binary_join_element_wise(opening, inner, closing, "")
+    texts = joined(pa.scalar(opening), inner, pa.scalar(closing))
     return pc.if_else(pc.is_valid(values), texts, pa.scalar(None, types.TEXT))
 
 
@@ -403,8 +405,12 @@ def _quoted(texts: pa.Array) -> pa.Array:
     """Return texts in quotes, with quotes, backslashes and control characters escaped."""
     if pc.any(pc.match_substring_regex(texts, r"[\x00-\x1f]")).as_py():
         return by_distinct(quoted, types.TEXT, texts)
+    nbytes = text_bytes(texts)
+    if not is_small(2 * nbytes):
+        escapes = [pc.sum(pc.count_substring(texts, character)).as_py() or 0 for character in '\\"']
+        check_size(nbytes + sum(escapes), len(texts))
     escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
-    return pc.binary_join_element_wise('"', escaped, '"', "")
+    return joined(pa.scalar('"'), escaped, pa.scalar('"'))
 
 
 # ---- schema_of_json --------------------------------------------------------------------------------------------------

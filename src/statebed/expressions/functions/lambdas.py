@@ -20,6 +20,7 @@ from statebed.expressions.list_parts import (
     Flags,
     Integers,
     ListParts,
+    content_bytes,
     join_lists,
     maps_of,
     ranks,
@@ -30,6 +31,7 @@ from statebed.expressions.list_parts import (
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, LambdaBody, LambdaSite, Site, of
 from statebed.expressions.terms import BatchColumns, Term
+from statebed.expressions.text_limits import check_size
 
 Parameter = tuple[pa.DataType, bool]
 """Type of a parameter, and whether it can be null."""
@@ -185,20 +187,35 @@ def _aggregate(site: Site) -> Term:
     bodies = (merge,) if finish is None else (merge, finish)
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
-        parts, result = split_lists(data[0]), data[1]
-        for position in range(int(parts.lengths.max(initial=0))):
-            rows = np.flatnonzero(parts.lengths > position)
-            merged = evaluated(
-                frame, rows, bodies[0], taken(result, rows), taken(parts.values, parts.starts[rows] + position)
-            )
-            places = np.arange(len(result), dtype=np.int64)
-            places[rows] = len(result) + np.arange(len(rows))
-            result = taken(pa.concat_arrays([result, merged]), places)
+        parts = split_lists(data[0])
+        result = _folded(frame, parts, data[1], bodies[0])
         if len(bodies) > 1:
             result = evaluated(frame, np.arange(len(result), dtype=np.int64), bodies[1], result)
         return taken(result, np.arange(len(result), dtype=np.int64), valid=parts.valid)
 
     return _term(site, compute, kind, (lists, start), bodies, nullable=True)
+
+
+def _folded(frame: BatchColumns, parts: ListParts, start: pa.Array, merge: LambdaBody) -> pa.Array:
+    """Merge the elements of each list into its start value, at one position of all lists at a time.
+
+    Rows are in the descending order of their lengths, so that those with an element left are always the first ones.
+    """
+    order = np.argsort(-parts.lengths, kind="stable")
+    rows_left = len(order) - np.cumsum(np.bincount(parts.lengths))[:-1]
+    finished: list[pa.Array] = []
+    finished_bytes = 0
+    state = start if np.array_equal(order, np.arange(len(order))) else taken(start, order)
+    for position, count in enumerate(rows_left.tolist()):
+        if count < len(state):
+            finished.append(taken(state, np.arange(count, len(state))))
+            finished_bytes += content_bytes(finished[-1])
+            state = state.slice(0, count)
+        rows = order[:count]
+        state = evaluated(frame, rows, merge, state, taken(parts.values, parts.starts[rows] + position))
+        check_size(finished_bytes + content_bytes(state), len(order))
+    ordered = pa.concat_arrays([state, *reversed(finished)]) if finished else state
+    return ordered if np.array_equal(order, np.arange(len(order))) else taken(ordered, np.argsort(order))
 
 
 def _zip_with(site: Site) -> Term:
@@ -229,24 +246,56 @@ def _array_sort(site: Site) -> Term:
 
     def compute(frame: BatchColumns, data: list[pa.Array], bodies: list[LambdaBody]) -> pa.Array:
         parts = split_lists(data[0])
-        order = np.arange(len(parts.values), dtype=np.int64)
-        # Compare and swap neighbours, at even and odd positions in turns, until no pair is out of order. The sort is
-        # stable, and takes at most as many rounds as the longest list has elements.
-        quiet, turn = 0, 0
-        has_next = parts.positions < parts.lengths[parts.rows] - 1
-        while quiet < 2 and len(order):  # noqa: PLR2004 - both turns found nothing to swap
-            at = np.flatnonzero(has_next & (parts.positions % 2 == turn))
-            compared = evaluated(
-                frame, parts.rows[at], bodies[0], taken(parts.values, order[at]), taken(parts.values, order[at + 1])
-            )
+
+        def is_greater(left: Integers, right: Integers, rows: Integers) -> Flags:
+            compared = evaluated(frame, rows, bodies[0], taken(parts.values, left), taken(parts.values, right))
             if compared.null_count:
                 raise RowFailure("a comparison that returns null", fix="return an int for nulls, too")
-            swap = at[_signs(compared) > 0]
-            order[swap], order[swap + 1] = order[swap + 1], order[swap].copy()
-            quiet, turn = 0 if len(swap) else quiet + 1, 1 - turn
+            return _signs(compared) > 0
+
+        order = merge_sorted(parts, is_greater)
         return join_lists(lists.type, ListParts(parts.valid, parts.lengths, taken(parts.values, order)))
 
     return _term(site, compute, lists.type, (lists,), (body,), nullable=lists.nullable, fallible=True)
+
+
+def merge_sorted(parts: ListParts, is_greater: Callable[[Integers, Integers, Integers], Flags]) -> Integers:
+    """Return the elements of all lists in the order of a comparison; elements that compare as equal keep theirs.
+
+    This is a merge sort: runs of `width` elements are sorted, and every two of them are merged. All elements find their
+    places in the other run at once, by binary search, so a list of n elements takes log(n)^2 comparisons of columns.
+    """
+    total = len(parts.values)
+    order = np.arange(total, dtype=np.int64)
+    positions, starts = parts.positions, parts.starts[parts.rows]
+    lengths = parts.lengths[parts.rows]
+    width = 1
+    while width < int(parts.lengths.max(initial=0)):
+        pair = positions // (2 * width) * (2 * width)
+        is_left = positions - pair < width
+        # The other run of the pair, between these positions; the last run of a list may have none.
+        low = starts + np.minimum(np.where(is_left, pair + width, pair), lengths)
+        high = starts + np.minimum(np.where(is_left, pair + 2 * width, pair + width), lengths)
+        first = low.copy()
+        while len(open_ := np.flatnonzero(low < high)):
+            middle = (low[open_] + high[open_]) // 2
+            own, other, of_left = order[open_], order[middle], is_left[open_]
+            greater = is_greater(np.where(of_left, own, other), np.where(of_left, other, own), parts.rows[open_])
+            # An element of the left run stands after the smaller ones of the right run, and before its equals.
+            after = greater == of_left
+            low[open_[after]] = middle[after] + 1
+            high[open_[~after]] = middle[~after]
+        places = starts + pair + (positions - pair) % width + low - first
+        merged = np.full(total, -1, dtype=np.int64)
+        merged[places] = order
+        if np.any(merged < 0):
+            raise RowFailure(
+                "a comparison that contradicts itself",
+                fix="return an int that is negative, 0 or positive by one rule for all pairs",
+            )
+        order = merged
+        width *= 2
+    return order
 
 
 def _signs(compared: pa.Array) -> Integers:

@@ -12,9 +12,11 @@ from statebed.expressions.casts import convert
 from statebed.expressions.functions.comparisons import in_common_type
 from statebed.expressions.functions.strings import as_text, concat, reverse
 from statebed.expressions.list_parts import (
+    MAX_ELEMENTS,
     Integers,
     ListParts,
     check_elements,
+    check_together,
     join_lists,
     ranks,
     repeated,
@@ -62,6 +64,7 @@ def _side_by_side(kind: pa.DataType, *data: Datum) -> pa.Array:
     columns = arrays(*data)
     rows, width = len(columns[0]), len(columns)
     check_elements(rows * width, rows)
+    check_together(columns)
     order = np.arange(rows * width, dtype=np.int64).reshape(width, rows).T.reshape(-1)
     values = taken(pa.concat_arrays(columns), order)
     lengths = np.full(rows, width, dtype=np.int64)
@@ -93,10 +96,11 @@ def _one_after_another(kind: pa.DataType, *data: Datum) -> pa.Array:
 
 def chained(valid: np.ndarray[tuple[int], np.dtype[np.bool_]], parts: list[ListParts]) -> ListParts:
     """Append the lists of each row to each other."""
+    check_elements(sum(len(part.values) for part in parts), len(valid))
+    check_together([part.values for part in parts])
     rows = np.concatenate([part.rows for part in parts])
     order = np.argsort(rows, kind="stable")
     lengths = np.sum([part.lengths for part in parts], axis=0).astype(np.int64)
-    check_elements(len(rows), len(valid))
     return ListParts(valid, lengths, taken(pa.concat_arrays([part.values for part in parts]), order))
 
 
@@ -331,6 +335,7 @@ def _concat_ws(site: Site) -> Term:
 def _with_separator(separator: Datum, *data: Datum) -> pa.Array:
     separators, *columns = arrays(separator, *data)
     valid = validity(separators)
+    check_together(columns)
     parts = []
     for column in columns:
         if pa.types.is_list(column.type):
@@ -369,7 +374,10 @@ def _sequences(kind: pa.DataType, start: Datum, stop: Datum, step: Datum | None 
             f"a sequence from {int(first[row])} to {int(last[row])} by {int(by[row])}",
             fix="the step must lead from the start to the end",
         )
-    lengths = np.where(valid, (last - first) // np.where(by == 0, 1, by) + 1, 0)
+    # The distance of two bigints can need all 64 bits, and the sum of the lengths more.
+    distance = np.maximum(first, last).view(np.uint64) - np.minimum(first, last).view(np.uint64)
+    steps_to_end = distance // np.abs(np.where(by == 0, 1, by)).view(np.uint64)
+    lengths = np.where(valid, np.minimum(steps_to_end, MAX_ELEMENTS).astype(np.int64) + 1, 0)
     check_elements(int(lengths.sum()), len(lengths))
     parts = ListParts(valid, lengths, pa.nulls(int(lengths.sum()), pa.int64()))
     values = (first[parts.rows] + parts.positions * by[parts.rows]) // unit

@@ -22,8 +22,10 @@ Doubles = npt.NDArray[np.float64]
 
 _EXACT = 2.0**52
 """Below this bound, halves of integers are exact doubles."""
-_MIN_DIGITS = -40
-"""Rounding to this many digits before the point, or more, gives 0 for every number."""
+MIN_DIGITS = -40
+"""Rounding to this many digits before the point, or more, gives 0 for every integer and decimal."""
+_MAX_DIGITS = 400
+"""No double has more digits before or after the point: the largest one has 309, and the smallest one 324."""
 _CONTEXT = Context(prec=800, Emin=-999999, Emax=999999)
 _MAX_EXACT_POWER = 22
 """Largest power of ten that is an exact double."""
@@ -40,7 +42,7 @@ def _number(site: Site) -> Term:
 
 def _round(site: Site) -> Term:
     operand = _number(site)
-    digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, _MIN_DIGITS)
+    digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, MIN_DIGITS)
     kind = operand.type
     if types.is_float(kind):
         return site.apply(partial(_rounded_floats, digits), kind, operand)
@@ -62,7 +64,8 @@ def rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
 
 
 def half_even(text: str, digits: int) -> Decimal:
-    """Round a number, given as text, half to even."""
+    """Round a double, given as text, half to even."""
+    digits = min(max(digits, -_MAX_DIGITS), _MAX_DIGITS)
     return Decimal(text).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN, _CONTEXT)
 
 

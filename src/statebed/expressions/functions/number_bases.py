@@ -18,6 +18,8 @@ from statebed.expressions.terms import Datum, Term
 _WORD = 2**64
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MIN_BASE = 2
+_SHOWN = 100
+"""Number of characters of a text that an error shows."""
 
 
 def as_binary(site: Site, operand: Term) -> Term:
@@ -85,8 +87,8 @@ def _converted(text: str, source: int, target: int) -> str | None:
         if not 0 <= digit < source:
             break
         value = value * source + digit
-    if value >= _WORD:
-        raise RowFailure(f"{text!r} in base {source} is a number of more than 64 bits")
+        if value >= _WORD:
+            raise RowFailure(f"{text[:_SHOWN]!r} in base {source} is a number of more than 64 bits")
     if negative and target > 0:
         value = -value % _WORD if value < _WORD // 2 or value == _WORD // 2 else _WORD - 1
     if target < 0 and value >= _WORD // 2 and not negative:

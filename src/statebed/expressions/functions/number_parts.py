@@ -79,6 +79,7 @@ def _bround(site: Site) -> Term:
     kind = operand.type
     if types.is_float(kind):
         return site.apply(partial(_even_floats, digits), kind, operand)
+    digits = max(digits, maths.MIN_DIGITS)
     target = maths.rounded_type(kind, digits) if types.is_decimal(kind) else kind
     if not types.is_number(kind):
         raise site.wrong_types("a number", at=operand)

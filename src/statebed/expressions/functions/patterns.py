@@ -3,8 +3,11 @@ but without look-around and back references, which are rejected.
 """
 
 import re
+import secrets
+from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,13 +15,22 @@ from statebed.arrays.columns import validity
 from statebed.expressions import types
 from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.functions.strings import as_text
-from statebed.expressions.list_parts import ListParts, join_lists
+from statebed.expressions.list_parts import (
+    MAX_ELEMENTS,
+    ListParts,
+    check_elements,
+    join_lists,
+    split_lists,
+    taken,
+)
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Term
 from statebed.expressions.text_limits import check_size, text_bytes
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 _CAPTURED = "(?P<found>"
+_COUNTED = 1_024
+"""Number of texts whose matches are counted at once."""
 _OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslash is written twice"
 
 
@@ -180,22 +192,53 @@ def _found_at(pattern: str, array: pa.Array) -> pa.Array:
 def _extract_all(site: Site) -> Term:
     pattern = regular(site, 1)
     group = site.integer_of(2) if len(site.operands) > 2 else 1  # noqa: PLR2004 - the third operand
+    captured, groups = _with_name(pattern, group)
+    if not 0 <= group <= groups:
+        raise site.operands[-1].place.mistake(
+            f"there is no group {group} in this regular expression", fix=f"it has {groups}"
+        )
+    kind, text = types.list_of(types.TEXT), as_text(site, site.operands[0])
+    if not may_match_nothing(pattern):
+        return site.apply(partial(_all_captured, captured, kind), kind, text)
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise site.operands[1].place.mistake(f"a regular expression: {error}", fix=_OUTSIDE_RE2) from None
-    if not 0 <= group <= compiled.groups:
-        raise site.operands[-1].place.mistake(
-            f"there is no group {group} in this regular expression", fix=f"it has {compiled.groups}"
-        )
-    kind = types.list_of(types.TEXT)
-    return site.apply(
-        partial(by_distinct, partial(_all_matches, compiled, group), kind), kind, as_text(site, site.operands[0])
+    return site.apply(partial(by_distinct, partial(_all_matches, compiled, group), kind), kind, text)
+
+
+def may_match_nothing(pattern: str) -> bool:
+    """Return whether a match of the pattern can be empty; assertions such as ^ are taken to hold anywhere."""
+    anywhere = re.sub(
+        r"(\\[^bBAz]|\[\^?\]?(?:\\.|[^\]\\])*\])|\\[bBAz]|[\^$]", lambda match: match[1] or "(?:)", pattern
     )
+    try:
+        return bool(pc.match_substring_regex(pa.array([""]), pattern=anywhere)[0].as_py())
+    except pa.ArrowInvalid:
+        return True
 
 
 def _all_matches(pattern: re.Pattern[str], group: int, text: str) -> list[str]:
+    """Return the matches of a pattern that can be empty: unlike Java, RE2 omits an empty match next to another one."""
     return [match[group] or "" for match in pattern.finditer(text)]
+
+
+def _all_captured(pattern: str, kind: pa.DataType, array: pa.Array) -> pa.Array:
+    """Return the text that the only group captures in each match: each match is replaced by it between two marks, and
+    the texts are split there.
+    """
+    matches = 0
+    for start in range(0, len(array), _COUNTED):  # stops as soon as there are too many
+        matches += pc.sum(pc.count_substring_regex(array.slice(start, _COUNTED), pattern=pattern)).as_py() or 0
+        check_elements(matches, len(array))
+    marks = ("\0", "\x01", secrets.token_hex(8))
+    mark = next(mark for mark in marks if not pc.any(pc.match_substring(array, mark)).as_py())
+    replaced = pc.replace_substring_regex(array, pattern=pattern, replacement=f"{mark}\\1{mark}")
+    pieces = split_lists(pc.split_pattern(replaced, pattern=mark))
+    count = pieces.lengths // 2  # outside, match, outside, match, outside
+    within = np.arange(int(count.sum()), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
+    places = np.repeat(pieces.starts + 1, count) + 2 * within
+    return join_lists(kind, ListParts(pieces.valid, count, taken(pieces.values, places)))
 
 
 def _split(site: Site) -> Term:
@@ -215,12 +258,26 @@ def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -
         return join_lists(
             kind, ListParts(validity(array), validity(array).astype("int64"), array.drop_null() if rows else array)
         )
+    return pc.cast(pieces_of(pattern, most, array), kind)
+
+
+def pieces_of(pattern: str, most: int | None, array: pa.Array) -> pa.Array:
+    """Split texts at most `most` times at the matches of a pattern, after checking the number of pieces."""
     plain = re.sub(r"\\([^\w])", r"\1", pattern)
     if _SPECIAL.search(re.sub(r"\\[^\w]", "", pattern)):
-        pieces = pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
-    else:
-        pieces = pc.split_pattern(array, pattern=plain, max_splits=most)
-    return pc.cast(pieces, kind)
+        _check_pieces(pc.count_substring_regex, pattern, most, array)
+        return pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
+    _check_pieces(pc.count_substring, plain, most, array)
+    return pc.split_pattern(array, pattern=plain, max_splits=most)
+
+
+def _check_pieces(count: Callable[..., pa.Array], pattern: str, most: int | None, array: pa.Array) -> None:
+    """Raise if the texts have too many pieces; only texts of many bytes are counted."""
+    if text_bytes(array) + len(array) <= MAX_ELEMENTS:
+        return
+    cuts = count(array, pattern=pattern)
+    cuts = cuts if most is None else pc.min_element_wise(cuts, pa.scalar(most, cuts.type), skip_nulls=False)
+    check_elements((pc.sum(cuts).as_py() or 0) + len(array), len(array))
 
 
 BUILDERS: dict[str, Builder] = {

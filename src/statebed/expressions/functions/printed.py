@@ -16,14 +16,19 @@ from statebed.expressions.functions.json_paths import java_double
 from statebed.expressions.mistakes import TextSpan
 from statebed.expressions.sites import Builder, Site, of, of_many
 from statebed.expressions.terms import Term
+from statebed.expressions.text_limits import check_size
 
 _PIECE = re.compile(
-    r"%(?:(?P<index>\d+)\$)?(?P<flags>[-#+ 0,(]*)(?P<width>\d+)?(?:\.(?P<precision>\d+))?(?P<letter>[a-zA-Z%])"
+    r"%(?:(?P<index>\d{1,9})\$)?(?P<flags>[-#+ 0,(]*)(?P<width>\d{1,9})?(?:\.(?P<precision>\d{1,9}))?"
+    r"(?P<letter>[a-zA-Z%])"
 )
 _INTEGERS, _FLOATS, _ANY = "dxXo", "feE", "sSbB"
 _DEFAULT_DECIMALS = 6
 _WIDE = Context(prec=1200)
 _LONGEST = 100_000
+"""Maximum width and number of decimals of a directive."""
+_MAX_DECIMALS = 400
+"""No double has more decimals; zeros follow them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ def _directives(site: Site, pattern: str) -> list[Directive]:
         at = match.end()
         letter, width = match["letter"], int(match["width"] or 0)
         if letter in "%n":
+            _check_width(site, match)
             directives.append(Directive(_padded("%", match["flags"], width) if letter == "%" else "\n"))
             continue
         if match["index"]:
@@ -93,19 +99,30 @@ def _check_letter(site: Site, match: "re.Match[str]", kind: pa.DataType) -> None
     else:
         is_wanted = types.is_float(kind) if letter in _FLOATS else letter in _ANY
     is_simple = types.is_number(kind) or kind in (types.TEXT, types.BOOLEAN, types.NULL)
+    _check_width(site, match)
     allowed = set("-") if letter in _ANY else set("-0,+ (" if letter in "df" else "-0")
-    if not is_wanted or not is_simple or flags - allowed or int(match["width"] or 0) > _LONGEST:
+    if not is_wanted or not is_simple or flags - allowed:
         raise site.operands[0].place.type_mistake(
             f"{site.function} does not write {types.type_name(kind)} as {match[0]}",
             fix="use %d %x %o for integers, %f %e for doubles, %s for texts; cast other types to string",
         )
 
 
+def _check_width(site: Site, match: "re.Match[str]") -> None:
+    is_number = match["letter"] in _FLOATS
+    if max(int(match["width"] or 0), int((is_number and match["precision"]) or 0)) > _LONGEST:
+        raise site.operands[0].place.mistake(
+            f"{site.function} cannot write {match[0]}: the limit is {_LONGEST:,} characters", fix="write fewer"
+        )
+
+
 def _written(directives: Sequence[Directive], *operands: object) -> str:
-    return "".join(
-        _piece(directive, operands[directive.operand]) if directive.operand >= 0 else directive.text
-        for directive in directives
-    )
+    pieces, total = [], 0
+    for directive in directives:
+        pieces.append(_piece(directive, operands[directive.operand]) if directive.operand >= 0 else directive.text)
+        total += len(pieces[-1])
+        check_size(total, 1)
+    return "".join(pieces)
 
 
 def _piece(directive: Directive, value: object) -> str:
@@ -140,17 +157,19 @@ def _float(directive: Directive, value: float) -> str:
         return _finished(directive, f"{sign}Infinity{')' if sign == '(' else ''}")
     decimals = _DEFAULT_DECIMALS if directive.precision is None else directive.precision
     number = abs(Decimal(repr(value)))
+    exact = min(decimals, _MAX_DECIMALS)
+    zeros = "0" * (decimals - exact)
     if directive.letter == "f":
-        digits = f"{number.quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_UP, context=_WIDE):f}"
+        digits = f"{number.quantize(Decimal(1).scaleb(-exact), rounding=ROUND_HALF_UP, context=_WIDE):f}{zeros}"
         return _numeral(directive, digits, negative=negative)
     power = number.adjusted() if number else 0
     mantissa = number.scaleb(-power, context=_WIDE).quantize(
-        Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_UP, context=_WIDE
+        Decimal(1).scaleb(-exact), rounding=ROUND_HALF_UP, context=_WIDE
     )
     if mantissa >= 10:  # noqa: PLR2004 - rounded up to the next power
         power += 1
-        mantissa = (mantissa / 10).quantize(Decimal(1).scaleb(-decimals), context=_WIDE)
-    return _numeral(directive, f"{mantissa:f}e{'-' if power < 0 else '+'}{abs(power):02d}", negative=negative)
+        mantissa = (mantissa / 10).quantize(Decimal(1).scaleb(-exact), context=_WIDE)
+    return _numeral(directive, f"{mantissa:f}{zeros}e{'-' if power < 0 else '+'}{abs(power):02d}", negative=negative)
 
 
 def _sign(directive: Directive) -> str:

@@ -95,7 +95,7 @@ def concat(site: Site) -> Term:
     """Build `concat` of texts, or of binaries."""
     if all(operand.type == types.BINARY for operand in site.operands):
         return site.apply(_joined_bytes, types.BINARY)
-    return site.apply(_joined, types.TEXT, *(as_text(site, operand) for operand in site.operands))
+    return site.apply(joined, types.TEXT, *(as_text(site, operand) for operand in site.operands))
 
 
 def reverse(site: Site) -> Term:
@@ -104,20 +104,26 @@ def reverse(site: Site) -> Term:
 
 
 def _joined_bytes(*data: Datum) -> pa.Array:
+    _check_joined(*data)
     return pc.binary_join_element_wise(*data, pa.scalar(b"", pa.binary()), null_handling="emit_null")
 
 
-def _joined(*data: Datum) -> pa.Array:
+def joined(*data: Datum) -> pa.Array:
+    """Join the texts of each row, after checking the size of the result; null where one of them is null."""
+    _check_joined(*data)
+    return pc.binary_join_element_wise(*data, "", null_handling="emit_null")
+
+
+def _check_joined(*data: Datum) -> None:
     rows = next(len(column) for column in data if isinstance(column, pa.Array))
     check_size(sum(_size(column, rows) for column in data), rows)
-    return pc.binary_join_element_wise(*data, "", null_handling="emit_null")
 
 
 def _size(datum: Datum, rows: int) -> int:
     """Return the bytes that a text takes in `rows` rows."""
     if isinstance(datum, pa.Array):
         return text_bytes(datum)
-    return rows * len(datum.as_py().encode()) if datum.is_valid else 0
+    return rows * datum.as_buffer().size if datum.is_valid else 0
 
 
 def _substring(site: Site) -> Term:

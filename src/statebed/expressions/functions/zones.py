@@ -20,6 +20,7 @@ from statebed.expressions.casts import convert
 from statebed.expressions.distinct_values import by_distinct
 from statebed.expressions.far_years import CYCLE_US
 from statebed.expressions.functions.strings import as_text
+from statebed.expressions.list_parts import taken
 from statebed.expressions.mistakes import RowFailure
 from statebed.expressions.sites import Builder, Site, of
 from statebed.expressions.terms import Datum, Term, arrays, constant, scattered
@@ -154,12 +155,14 @@ def _shifted(shift: Shift, kind: pa.DataType, *data: Datum) -> pa.Array:
         return pc.cast(shift(numbers, data[1].as_py()), kind)
     encoded = zones.dictionary_encode()
     codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-    result = pa.nulls(len(times), pa.int64())
-    for code, zone in enumerate(encoded.dictionary.to_pylist()):
-        rows = np.flatnonzero(codes == code)
-        part = shift(numbers.take(from_numpy(rows, pa.int64())), zone)
-        result = pc.coalesce(scattered(part, rows, len(times)), result)
-    return pc.cast(result, kind)
+    # Rows can name as many zones as there are rows, so each zone reads only its own.
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(-1, len(encoded.dictionary)), side="right").tolist()
+    ordered = taken(numbers, order)
+    parts = [pa.nulls(ends[0], pa.int64())]
+    for zone, start, end in zip(encoded.dictionary.to_pylist(), ends, ends[1:], strict=False):
+        parts.append(shift(ordered.slice(start, end - start), zone))
+    return pc.cast(taken(pa.concat_arrays(parts), np.argsort(order)), kind)
 
 
 def _utc_shift(shift: Shift) -> Builder:

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -13,6 +13,9 @@ from statebed.inspect.verification import Finding, Verification
 from statebed.maintain import CommittedChange, Garbage, OutdatedTable, RepairPlan, Savepoint, TableRewrite
 from statebed.present import units
 from statebed.sinks.manifest import TableVerification
+
+if TYPE_CHECKING:
+    from statebed.sinks.verification import SinkVerification
 
 MAX_NUMBERS = 12
 
@@ -78,7 +81,7 @@ def orphans_table(verification: Verification) -> Table:
 
 
 def verification_lines(verification: Verification) -> list[str]:
-    """Render the summary of a verification."""
+    """Render what was read, and the damage of the job's folder."""
     checked = (
         f"epochs {numbers(verification.epochs) or 'none'}, {units.plural(len(verification.savepoints), 'savepoint')}"
     )
@@ -91,7 +94,7 @@ def verification_lines(verification: Verification) -> list[str]:
     if not verification.orphans_known and verification.findings:
         lines.append("unreferenced objects are not listed: metadata that may refer to them cannot be read")
     if verification.whole:
-        return [*lines, "everything is intact"]
+        return lines
     lines.append(f"damaged or missing: {units.plural(len(verification.findings), 'object')}")
     if verification.head_whole:
         lines.append(
@@ -114,6 +117,34 @@ def table_lines(tables: Iterable[TableVerification]) -> list[str]:
         read = f"{units.plural(table.files, 'file')}, {units.size(table.bytes)}, up to epoch {table.epoch}"
         lines.append(f"table {table.where} of {table.owner or 'an unknown job'}: {read}: {state}{unsealed}")
     return lines
+
+
+def sink_lines(sinks: "Iterable[SinkVerification]") -> list[str]:
+    """Render the verification of sinks: two lines per finding, then one line per sink."""
+    lines = []
+    for sink in sinks:
+        lines += [line for finding in sink.findings for line in (f"damaged: {finding.where}", f"    {finding.problem}")]
+        where = f"sink {sink.sink_id}, {sink.kind or 'user-defined'} {sink.where}".rstrip()
+        if sink.not_checked:
+            lines.append(f"{where}: not checked: {sink.not_checked}")
+            continue
+        state = "intact" if sink.whole else units.plural(len(sink.findings), "problem")
+        files = f", {units.plural(sink.files, 'file')}" if sink.files else ""
+        lines.append(f"{where}: up to epoch {sink.epoch}{files}: {state}")
+    return lines
+
+
+def conclusion_lines(
+    verification: Verification, tables: Sequence[TableVerification], sinks: "Sequence[SinkVerification]"
+) -> list[str]:
+    """Render the last line of a verification. It calls intact only what was checked."""
+    not_checked = ", ".join(sink.sink_id for sink in sinks if sink.not_checked)
+    left_out = f"; not checked: {not_checked}" if not_checked else ""
+    if not verification.whole:
+        return []
+    if not (all(table.whole for table in tables) and all(sink.whole for sink in sinks)):
+        return [f"the state is intact, but not everything that its sinks have written{left_out}"]
+    return [f"everything that was checked is intact{left_out}" if not_checked else "everything is intact"]
 
 
 def repair_lines(plan: RepairPlan) -> list[str]:

@@ -71,6 +71,11 @@ class SinkFacts:
         return history.accepted if history is not None and history.accepted_from == self.common else 0
 
     @property
+    def lost(self) -> list[int]:
+        """Retained epochs with rows that were published to the sink and that its target does not have."""
+        return [epoch for epoch in self.outputs if max(self.common, self.excused) < epoch <= self.published]
+
+    @property
     def is_delivered(self) -> bool:
         """Whether the target should hold rows: some were published to it and not given up."""
         return self.gone_output > self.excused or any(
@@ -122,9 +127,7 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
             f"sink {facts.sink_id} was not part of the job in epochs {facts.absent_since} to {facts.base}; it holds "
             f"epochs up to {facts.common}"
         )
-    elif (moved := _old_target(facts)) and any(
-        max(facts.common, facts.excused) < epoch <= facts.published for epoch in facts.outputs
-    ):
+    elif (moved := _old_target(facts)) and facts.lost:
         what = (
             f"sink {facts.sink_id} has another target, which is at epoch {held}: epochs up to {facts.published} were "
             f"published to {moved}"

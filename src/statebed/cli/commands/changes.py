@@ -1,5 +1,6 @@
 """Commands that verify, repair and change state."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -39,37 +40,67 @@ def verify(
         typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; repeatable."),
     ] = None,
     sinks: Annotated[
-        bool, typer.Option("--sinks/--no-sinks", help="Check the Parquet tables and Debezium files of the job's sinks.")
+        bool, typer.Option("--sinks/--no-sinks", help="Check the tables and topics that the job's sinks write to.")
     ] = True,
+    dsn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dsn",
+            metavar="SINK=DSN",
+            help="Connection string of a PostgreSQL sink, without password (PGPASSWORD, PGPASSFILE); repeatable.",
+        ),
+    ] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="List every object that nothing refers to.")] = False,
     json: Json = False,
 ) -> None:
-    """Check every checksum and every reference of a job. Exits with code 1 if anything is damaged or missing."""
+    """Check every checksum and every reference of a job, and what its sinks hold. Exits with code 1 if anything is
+    damaged or missing.
+    """
     from statebed.cli import output, render_changes
     from statebed.inspect import verification
+    from statebed.inspect.jobs import open_log
     from statebed.sinks.manifest import verify_table
 
     _one_of(epoch=epoch, savepoint=savepoint)
+    dsns = _by_sink(dsn or ())
+    log = open_log(state, job)
     with verification_bar() as bar:
-        result = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
+        result = verification.verify_log(log, epoch=epoch, savepoint=savepoint, on_progress=bar)
     tables = [verify_table(path) for path in table or ()]
+    targets = []
     if sinks:
         tables += [
             verify_table(known.target, published=known.published, accepted=known.accepted)
-            for known in result.sink_tables
+            for known in result.file_tables
         ]
-    whole = result.whole and all(checked.whole for checked in tables)
+    if sinks and result.other_targets:
+        from statebed.sinks.verification import verify_sinks  # loads the sinks of every kind
+
+        targets = verify_sinks(log, result.other_targets, dsns=dsns)
+    whole = result.whole and all(checked.whole for checked in tables) and all(sink.whole for sink in targets)
     if json:
-        shown = {**render_changes.as_json(result), "tables": render_changes.as_json(tables)}
+        shown = {name: render_changes.as_json(checked) for name, checked in (("tables", tables), ("sinks", targets))}
+        shown = {**render_changes.as_json(result), **shown}
         output.print_json({"whole": whole, "head_whole": result.head_whole, **shown})
         raise typer.Exit(0 if whole else 1)
     for text in render_changes.finding_lines(result.findings):
         output.say(text)
     if orphans and result.orphans:
         output.print_table(render_changes.orphans_table(result), ())
-    for text in [*render_changes.verification_lines(result), *render_changes.table_lines(tables)]:
+    lines = [*render_changes.verification_lines(result), *render_changes.table_lines(tables)]
+    lines += [*render_changes.sink_lines(targets), *render_changes.conclusion_lines(result, tables, targets)]
+    for text in lines:
         output.say(text)
     raise typer.Exit(0 if whole else 1)
+
+
+def _by_sink(options: Sequence[str]) -> dict[str, str]:
+    """Return the values of options of the form SINK=VALUE, by sink."""
+    pairs = [option.partition("=") for option in options]
+    for sink_id, separator, _ in pairs:
+        if not separator or not sink_id:
+            raise typer.BadParameter("write --dsn SINK=DSN, such as --dsn 'minutes=host=db.example dbname=results'")
+    return {sink_id: value for sink_id, _, value in pairs}
 
 
 @app.command()

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from statebed.protocol.sink_history import AcceptedLoss
 
+_FILE_TABLES = {"parquet", "debezium"}
+"""Kinds of sinks that write tables of files with a manifest."""
+
 
 class ObjectKind(enum.Enum):
     """Kind of an object in a job's folder."""
@@ -75,9 +78,11 @@ class UnprovenLoss:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """A table of files that a sink of the job writes outside the job's folder."""
+    """The target of a sink of the job: a table or topic outside the job's folder."""
 
     sink_id: str
+    kind: str
+    """"parquet", "sqlite", ...; empty for a user-defined sink."""
     target: str
     published: int
     """Newest epoch with rows that was published to the sink; 0 if none."""
@@ -110,7 +115,17 @@ class Verification:
     are listed.
     """
     sink_tables: tuple[SinkTable, ...] = ()
-    """Tables that the head refers to. They are checked by `sinks.manifest.verify_table`, not here."""
+    """Targets of the job's sinks that keep a position. They are checked by `sinks.verification`, not here."""
+
+    @property
+    def file_tables(self) -> tuple[SinkTable, ...]:
+        """Tables of files with a manifest, which `sinks.manifest.verify_table` checks."""
+        return tuple(table for table in self.sink_tables if table.kind in _FILE_TABLES)
+
+    @property
+    def other_targets(self) -> tuple[SinkTable, ...]:
+        """All other targets, which `sinks.verification.verify_sinks` compares with the log."""
+        return tuple(table for table in self.sink_tables if table.kind not in _FILE_TABLES)
 
     @property
     def whole(self) -> bool:

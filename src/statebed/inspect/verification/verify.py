@@ -51,9 +51,9 @@ _MISSING = "it is referenced but missing"
 _NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
 """Kinds of objects that refer to others."""
 
-_FILE_TABLES = {"parquet", "debezium"}
-"""Kinds of sinks that write tables of files with a manifest."""
 _IN_PROCESS = "memory://"
+_TRANSIENT = {"memory", "console"}
+"""Kinds of sinks whose rows end with their process."""
 
 M = TypeVar("M", pb.CheckpointMetadata, pb.OperatorCheckpointMetadata)
 
@@ -314,12 +314,13 @@ class _Verifier:
 
 
 def _sink_tables(reading: LogReading, listed: Collection[str]) -> Iterator[SinkTable]:
-    """Yield the tables of the job's current sinks that another process can read."""
+    """Yield the targets of the job's current sinks that outlive their process and hold a position."""
     for history in histories_after(reading.head) if reading.head is not None else ():
-        if history.kind in _FILE_TABLES and not history.absent_since and not history.target.startswith(_IN_PROCESS):
+        is_transient = history.kind in _TRANSIENT or history.target.startswith(_IN_PROCESS)
+        if history.keeps_position and not history.absent_since and not is_transient:
             loss = AcceptedLoss(held=int(history.accepted_from), until=int(history.accepted))
             published = _published_output(history, reading, listed)
-            yield SinkTable(history.sink_id, history.target, published, loss if loss.until else None)
+            yield SinkTable(history.sink_id, history.kind, history.target, published, loss if loss.until else None)
 
 
 def _published_output(history: pb.SinkHistory, reading: LogReading, listed: Collection[str]) -> int:

@@ -213,6 +213,20 @@ class Topic:
         position = SinkPosition(run=stored.run, epoch=offset if is_same else 0)
         return Position(stored.owner, position, stored.partitions if is_same else 0)
 
+    def position_of(self, owner: str, facts: TopicFacts | None, *, is_settled: bool = False) -> SinkPosition | None:
+        """Return the position of a sink, see `position`; raise InputError if the topic belongs to another one."""
+        position = self.position(facts, is_settled=is_settled)
+        if position is None:
+            return None
+        if position.owner != owner:
+            raise InputError(
+                f"the topic belongs to {position.owner}, not to {owner}",
+                where=self.where,
+                fix="give each job and sink its own topic; a renamed sink keeps its topic with "
+                f"write(..., name={position.owner.rpartition('/')[2]!r})",
+            )
+        return position.at
+
     def create(self, layout: TopicLayout, *, compacted: bool) -> TopicFacts:
         """Create the topic and wait until it can be described."""
         config = {"cleanup.policy": "compact"} if compacted else {}

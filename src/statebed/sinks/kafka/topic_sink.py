@@ -126,17 +126,7 @@ class KafkaTopicSink(BaseSink):
 
     def _held(self, facts: TopicFacts | None, *, is_settled: bool = False) -> SinkPosition | None:
         """Return the position, see `Topic.position`; raise InputError if the topic belongs to another sink."""
-        position = self._topic.position(facts, is_settled=is_settled)
-        if position is None:
-            return None
-        if position.owner != self._owner:
-            raise InputError(
-                f"the topic belongs to {position.owner}, not to {self._owner}",
-                where=self._topic.where,
-                fix="give each job and sink its own topic; a renamed sink keeps its topic with "
-                f"write(..., name={position.owner.rpartition('/')[2]!r})",
-            )
-        return position.at
+        return self._topic.position_of(self._owner, facts, is_settled=is_settled)
 
     # ---- the sink --------------------------------------------------------------------------------------------
 

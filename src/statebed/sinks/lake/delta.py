@@ -211,6 +211,19 @@ class DeltaLakeTable(LakeTable):
             )
         return files
 
+    def listed_sizes(self, version: TableVersion) -> Mapping[str, int]:
+        with self._errors():
+            listed = pa.table(version.handle.get_add_actions(flatten=True))
+        return {unquote(row["path"]): row["size_bytes"] for row in listed.select(["path", "size_bytes"]).to_pylist()}
+
+    def stored_size(self, version: TableVersion, path: str) -> int | None:  # noqa: ARG002 - the location is fixed
+        if "://" in path or path.startswith("/"):  # a file of another table, as in a shallow clone
+            folder, _, name = path.rpartition("/")
+            info = get_storage_provider(folder, self._options).head(name)
+        else:
+            info = self._store.head(path)
+        return None if info is None else info.size
+
     def partition_columns(self, version: TableVersion) -> tuple[str, ...]:
         return tuple(version.handle.metadata().partition_columns)
 

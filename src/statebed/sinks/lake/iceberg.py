@@ -314,6 +314,19 @@ class IcebergLakeTable(LakeTable):
             )
         return [self._listed(table, task.file, task) for task in tasks]
 
+    def listed_sizes(self, version: TableVersion) -> Mapping[str, int]:
+        if version.handle.snapshot_id is None:
+            return {}
+        with self._errors():
+            tasks = list(version.handle.table.scan(snapshot_id=version.handle.snapshot_id).plan_files())
+        files = [file for task in tasks for file in (task.file, *task.delete_files)]
+        return {file.file_path: file.file_size_in_bytes for file in files}
+
+    def stored_size(self, version: TableVersion, path: str) -> int | None:
+        with self._errors():
+            stored = version.handle.table.io.new_input(path)
+            return len(stored) if stored.exists() else None
+
     def _listed(self, table: Any, data_file: Any, entry: Any) -> LakeFile:
         from pyiceberg.conversions import from_bytes  # noqa: PLC0415 - an extra, needed by this sink alone
 

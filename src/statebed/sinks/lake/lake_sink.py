@@ -186,13 +186,7 @@ class LakeSink(BaseSink):
         version = self._table.current(self._owner)
         if version is None:
             return None
-        if version.owner and version.owner != self._owner:
-            raise InputError(
-                f"the table belongs to {version.owner}, not to {self._owner}",
-                where=self._table.where,
-                fix="give each job and sink its own table; a renamed sink keeps its table with "
-                f"write(..., name={version.owner.rpartition('/')[2]!r})",
-            )
+        version.check_owner(self._owner, where=self._table.where)
         problems = self._table.problems(version, self._rows.columns, rewrites=self._rows.is_updated)
         if problems:
             raise InputError(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from statebed.errors import InputError
 from statebed.protocol import SinkPosition
 from statebed.sinks.places import Place
 
@@ -40,6 +41,16 @@ class TableVersion:
     columns: pa.Schema
     handle: Any = field(repr=False)
     """The library's own object for this version."""
+
+    def check_owner(self, owner: str, *, where: str) -> None:
+        """Raise InputError if the table belongs to another sink."""
+        if self.owner and self.owner != owner:
+            raise InputError(
+                f"the table belongs to {self.owner}, not to {owner}",
+                where=where,
+                fix="give each job and sink its own table; a renamed sink keeps its table with "
+                f"write(..., name={self.owner.rpartition('/')[2]!r})",
+            )
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,14 @@ class LakeTable(abc.ABC):
     @abc.abstractmethod
     def read(self, version: TableVersion, file: LakeFile) -> pa.Table:
         """Return the rows of a file with all columns of the version."""
+
+    @abc.abstractmethod
+    def listed_sizes(self, version: TableVersion) -> Mapping[str, int]:
+        """Return the sizes of all files with rows or deletes that a version lists, by their path."""
+
+    @abc.abstractmethod
+    def stored_size(self, version: TableVersion, path: str) -> int | None:
+        """Return the size of a file that a version lists, or None if it is not stored."""
 
     @abc.abstractmethod
     def exists(self, file: LakeFile) -> bool:

@@ -116,6 +116,9 @@ class Database(Protocol):
     def parameter(self, number: int) -> str:
         """Return the placeholder of the n-th value in a statement, counted from 1."""
 
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction that sees one state of the database, locks no row and cannot write."""
+
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Return a transaction that commits on exit and rolls back on an error. Database errors become SinkErrors."""
 

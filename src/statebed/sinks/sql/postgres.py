@@ -6,6 +6,7 @@ statements, and for a transaction whose client is suspended, so that it cannot b
 """
 
 import contextlib
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _SECRETS = ("password", "sslpassword")
 _CONNECT_SECONDS = 30
+_MAINTENANCE = "postgres"
+"""Database that every server has."""
 _NAME_BYTES = 63
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _INDEX_COMMENT = "statebed: key of the table"
@@ -107,6 +110,17 @@ class Postgres:
     def real_place(self) -> str:
         return self.place
 
+    def is_missing(self) -> bool:
+        """Return whether the server can be reached and has no such database. A failed connection does not tell."""
+        name = self._given.get("dbname")
+        if name is None:
+            return False
+        other = copy.copy(self)
+        other._given = {**self._given, "dbname": _MAINTENANCE}  # noqa: SLF001 - of the same class
+        with contextlib.suppress(SinkError), other.reading() as transaction:
+            return not transaction.run("select 1 from pg_database where datname = $1", name)
+        return False
+
     def parameter(self, number: int) -> str:
         return f"${number}"
 
@@ -125,6 +139,12 @@ class Postgres:
         wanted = f"{self.parameter(parameter)}::text"
         longer = f"octet_length(left({column}, char_length({wanted}) + 1)) > {_NAME_BYTES}"
         return f"({column} = {wanted} or (left({column}, char_length({wanted})) = {wanted} and {longer}))"
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator["PostgresTransaction"]:
+        with self.transaction() as transaction:
+            transaction.run("set transaction isolation level repeatable read, read only")
+            yield transaction
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator["PostgresTransaction"]:

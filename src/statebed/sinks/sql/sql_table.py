@@ -24,10 +24,10 @@ from statebed.logs import id_logger
 from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink, outbox_batches
-from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, listed, quoted
+from statebed.sinks.sql.commits_table import COMMITS, CommitsTable
+from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, quoted
 from statebed.sinks.sql.statements import GONE, NET, STAGED, SqlKeyedTable
 
-COMMITS = "_statebed_commits"
 _RESERVED = "_statebed_"
 BATCH_ROWS = 1 << 16
 """Maximum number of rows that are in memory as database values at a time."""
@@ -79,7 +79,7 @@ class SqlTableSink(BaseSink):
         self.kind = database.product.lower()
         self._database = database
         self._table = table
-        self._commits = table.name.beside(COMMITS).sql
+        self._commits = CommitsTable(database, table.name, where=self._where)
         self._left: set[SinkPosition] = set()
         """Positions that this sink may have left behind: the last one that it committed, and one whose commit may have
         failed or not.
@@ -148,8 +148,8 @@ class SqlTableSink(BaseSink):
         return self._looked_up(held)
 
     def owner_of_target(self) -> str:
-        rows = self._looked_up(self._commit_rows) or []
-        return next((owner for _, owner, _, _ in rows), "")
+        rows = self._looked_up(self._commits.rows) or []
+        return next((row.owner for row in rows), "")
 
     def _looked_up(self, look: Callable[[Transaction], T | None]) -> T | None:
         """Call `look` in a transaction if the commits table exists, without creating anything."""
@@ -157,7 +157,7 @@ class SqlTableSink(BaseSink):
             return None
         with self._database.transaction() as transaction:
             self._existing(transaction)  # refuses a table that cannot take the rows
-            has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
+            has_commits = transaction.columns(self._commits.name) is not None
             return look(transaction) if has_commits else None
 
     def check(self, *, last_number: int) -> None:
@@ -368,10 +368,7 @@ class SqlTableSink(BaseSink):
         table, database = self._table, self._database
         if database.making_lock:
             transaction.run(database.making_lock)
-        transaction.run(
-            f"create table if not exists {self._commits} (table_name text primary key, "
-            "owner text not null, run bigint not null, epoch bigint not null)"
-        )
+        self._commits.create(transaction)
         if self._existing(transaction) is not None:
             transaction.replace_unique_index(table.name, table.key)
             return False
@@ -415,16 +412,7 @@ class SqlTableSink(BaseSink):
 
     def _position(self, transaction: Transaction) -> SinkPosition | None:
         """Return the position in the commits table, and lock its row until the end of the transaction."""
-        rows = self._commit_rows(transaction)
-        for _, owner, _, _ in rows:
-            if owner != self._owner:
-                raise InputError(
-                    f"the table belongs to {owner}, not to {self._owner}",
-                    where=self._where,
-                    fix=f"give each job and sink its own table; the old name of a renamed sink is in the column owner "
-                    f"of {COMMITS}: it keeps its table with write(..., name={owner.rpartition('/')[2]!r})",
-                )
-        return SinkPosition(run=rows[0][2], epoch=rows[0][3]) if rows else None
+        return self._commits.position(transaction, self._owner)
 
     def _check_unchanged(self, position: SinkPosition | None) -> None:
         """Raise SinkError if the position in the commits table is not one that this sink has left there."""
@@ -443,43 +431,8 @@ class SqlTableSink(BaseSink):
             "its log, and publishes or refuses what is missing",
         )
 
-    def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
-        """Return the rows of this table in the commits table, under any spelling of its name that the database treats
-        as equal.
-        """
-        which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
-        statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"
-        rows = transaction.run(statement, self._folded_name)
-        return [(str(name), str(owner), *self._numbers(run, epoch)) for name, owner, run, epoch in rows]
-
-    def _numbers(self, run: object, epoch: object) -> tuple[int, int]:
-        """Return run and epoch of a commit row. Raise SinkError if they are not numbers from 0."""
-        texts = (str(run), str(epoch))
-        if not all(text.isascii() and text.isdigit() for text in texts):
-            raise SinkError(
-                f"the row of the table in {COMMITS} has no valid run and epoch: run {run!r}, epoch {epoch!r}",
-                where=self._where,
-                fix=f"restore {COMMITS} from a backup together with the table; or delete the row, and the next start "
-                "lists the choices for a sink without a position",
-            )
-        return int(texts[0]), int(texts[1])
-
-    @property
-    def _folded_name(self) -> str:
-        return self._database.folded(self._table.name.table)
-
     def _remember(self, transaction: Transaction, position: SinkPosition) -> None:
-        rows = self._commit_rows(transaction)
-        marks = [self._database.parameter(number) for number in range(1, 5)]
-        columns = ("table_name", "owner", "run", "epoch")
-        transaction.run(
-            f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "
-            "on conflict (table_name) do update set run = excluded.run, epoch = excluded.epoch",
-            rows[0][0] if rows else self._table.name.table,
-            self._owner,
-            position.run,
-            position.epoch,
-        )
+        self._commits.remember(transaction, self._owner, position)
         self._leaving = position
 
     def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:

@@ -70,13 +70,19 @@ class SQLite:
     def parameter(self, number: int) -> str:
         return f"?{number}"
 
+    def reading(self) -> contextlib.AbstractContextManager["SQLiteTransaction"]:
+        return self._begun(f"{self._path.as_uri()}?mode=ro", "begin", is_uri=True)
+
+    def transaction(self) -> contextlib.AbstractContextManager["SQLiteTransaction"]:
+        return self._begun(str(self._path), "begin immediate")
+
     @contextlib.contextmanager
-    def transaction(self) -> Iterator["SQLiteTransaction"]:
+    def _begun(self, file: str, begin: str, *, is_uri: bool = False) -> Iterator["SQLiteTransaction"]:
         try:
             with contextlib.closing(
-                sqlite3.connect(self._path, timeout=self._timeout_seconds, isolation_level=None)
+                sqlite3.connect(file, uri=is_uri, timeout=self._timeout_seconds, isolation_level=None)
             ) as connection:
-                connection.execute("begin immediate")
+                connection.execute(begin)
                 try:
                     yield SQLiteTransaction(connection)
                 except BaseException:

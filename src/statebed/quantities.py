@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 
+from statebed.argument_checks import misplaced
 from statebed.errors import InputError
 
 Duration = str | dt.timedelta
@@ -44,7 +45,8 @@ def parse_duration(text: str | dt.timedelta) -> int:
         return text // dt.timedelta(microseconds=1)
     fix = "write whole numbers with units week, day, hour, minute, second, ms, us, for example '1 hour 30 minutes'"
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{text!r} is not a duration", fix=fix)
+        elsewhere = misplaced(text)
+        raise InputError(f"{text!r} is not a duration", fix=f"{fix}; {elsewhere}" if elsewhere else fix)
     body = text.strip()
     body = body[len("interval ") :] if body.lower().startswith("interval ") else body
     total, position = 0, 0

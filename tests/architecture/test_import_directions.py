@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 LAYERS = [
     "errors",
+    "argument_checks",
     "logs",
     "java",
     "quantities",

@@ -160,7 +160,7 @@ def test_tables_that_the_database_does_not_tell_apart_are_refused_where_they_are
     _, results = windows(rides)
     database = tmp_path / "results.db"
     results.write("sqlite", path=str(database), table="T", name="a")
-    with pytest.raises(InputError, match="the sinks a and b write to the same target"):
+    with pytest.raises(InputError, match="sink a and sink b write to the same target"):
         results.write("sqlite", path=str(database), table="t", name="b")
     assert not database.exists()
     with sqlite3.connect(database) as connection:

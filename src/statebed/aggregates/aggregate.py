@@ -12,6 +12,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +43,7 @@ class EventTime(enum.Enum):
     EVENT_TIME = "event time"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregate:
     """An aggregate as the user writes it; inputs and `where` are a column name or SQL text, or a Spark Column."""
 
@@ -52,6 +53,14 @@ class Aggregate:
     options: Options = ()
     user: UserAggregate | None = None
     """Implementation of a user-defined aggregate."""
+    BELONGS: ClassVar[str] = 'pass the aggregate to agg: key_by("key").agg(n=sb.count())'
+
+    def __repr__(self) -> str:
+        """Return the call that makes the aggregate: `sum('fare')`. Options are shown as `...`."""
+        parts = [repr(column) for column in self.inputs if not isinstance(column, EventTime)]
+        parts += ["..."] if self.options else []
+        parts += [] if self.where is None else [f"where={self.where!r}"]
+        return f"{self.function.name}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
         if any(column is None for column in self.inputs):

@@ -26,8 +26,9 @@ def exact_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     exact = _exact_types(kind)
     if exact is None:
         return column
+    local = _is_local(kind)
     for row, value in enumerate(values):
-        if type(value) not in exact:
+        if type(value) not in exact or (local and moved(value)):
             kept = column[row].as_py()
             if not is_same(value, kept, kind):
                 raise ValueError(f"{value!r} would become {kept!r}")
@@ -51,7 +52,7 @@ def is_same(value: Any, kept: Any, kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return all(_parts(value, kept, kind))
     if pa.types.is_temporal(kind):
-        return _is_same_time(value, kept)
+        return _is_same_time(value, kept) and not (_is_local(kind) and moved(value))
     if isinstance(value, float):
         # A float is written with the fewest digits that identify it.
         written = float(str(np.float32(kept))) if pa.types.is_float32(kind) else kept
@@ -69,6 +70,15 @@ def _is_same_time(value: Any, kept: Any) -> bool:
     if not isinstance(kept, dt.datetime):
         return value.date() == kept and value.time() == dt.time.min
     return getattr(value, "nanosecond", 0) == getattr(kept, "nanosecond", 0) and _instant(value) == _instant(kept)
+
+
+def _is_local(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
+
+
+def moved(value: Any) -> bool:
+    """Return whether a time has a zone whose clock differs from UTC, so that a local time would differ from it."""
+    return isinstance(value, dt.datetime) and bool(value.utcoffset())
 
 
 def _parts(nested: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:

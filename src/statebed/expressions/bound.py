@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from statebed.argument_checks import misplaced
 from statebed.arrays.columns import one_chunk
 from statebed.errors import ExpressionError, InputError, StatebedError, UnsupportedTypeError, error_text, raised_at
 from statebed.expressions.binder import Binder
@@ -138,7 +139,7 @@ def _bind_function(
         raise InputError(
             f"an expression must be SQL text or a function, got {value!r}",
             where=where,
-            fix="pass SQL text, or a function of a record batch",
+            fix=misplaced(value) or "pass SQL text, or a function of a record batch",
         )
     function: Callable[[pa.RecordBatch], pa.Array] = value
     name = getattr(function, "__qualname__", type(function).__qualname__)

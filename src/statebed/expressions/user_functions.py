@@ -193,7 +193,7 @@ def udf(
     shown = str(name or getattr(function, "__name__", type(function).__name__))
     where = f"function {shown}"
     if not callable(function):
-        raise InputError(f"{function!r} is not a function", where=where)
+        raise InputError(f"{function!r} is not a function", where=where, fix="pass a function of Arrow arrays")
     if concurrency < 1 or retries < 0:
         raise InputError(
             f"`concurrency` must be at least 1 and `retries` at least 0, got {concurrency} and {retries}", where=where
@@ -212,12 +212,14 @@ def udf(
 def named_function(name: str, function: Callable[..., Any], returns: str | pa.DataType | None) -> UserFunction:
     """Return a function under the name by which expressions call it."""
     where = f"function {name}"
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise InputError(f"{name!r} is not a name that an expression can call", where=where, fix="use letters and _")
     if isinstance(function, UserFunction):
         named = function if returns is None else replace(function, returns=type_of(returns, where=where))
     elif returns is None:
         raise InputError("the type of the result is missing", where=where, fix="give returns='double'")
+    elif not callable(function):
+        raise InputError(f"{function!r} is not a function", where=where, fix="pass a function of Arrow arrays")
     else:
         named = udf(function, returns=returns, name=name)
     try:

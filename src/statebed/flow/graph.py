@@ -18,6 +18,8 @@ from statebed.flow.steps import Feed, Step
 from statebed.flow.table_steps import EpochTable
 from statebed.format.names import check_name
 from statebed.format.stream_schema import Changes, Output
+from statebed.operators.forward import Forward
+from statebed.operators.labels import has_digest, operator_label
 from statebed.operators.operator import MAIN, Operator
 from statebed.operators.process import ProcessOperator
 from statebed.quantities import duration_text
@@ -136,6 +138,12 @@ class Graph:
         """Give a stream a name; raise InputError if the name is taken."""
         check_name("stream", name)
         if name in self.names:
+            node = self.nodes[self.names[name].node]
+            if isinstance(node, OperatorNode) and has_digest(name):
+                raise InputError(
+                    f"the flow has {operator_label(node.operator)} twice, with the same definition and without a name",
+                    fix="use the stream that the first call returned, or name one of them: name='other'",
+                )
             raise InputError(
                 f"two parts of the flow are called {name!r}", fix="give each source, operator and output its own name"
             )
@@ -188,6 +196,30 @@ class Graph:
             return f"{node.operator.operator_id}.{edge.output}"
         step = node.step.text if isinstance(node, StepNode) else "union"
         return f"{step} ({', '.join(self.origin(input_) for input_ in node.inputs)})"
+
+    def written_origin(self, edge: Edge) -> str:
+        """Return what a stream comes from as the user wrote it, for messages."""
+        node = self.nodes[edge.node]
+        if isinstance(node, SourceNode):
+            return node.name
+        if isinstance(node, OperatorNode):
+            operator_id = node.operator.operator_id
+            if isinstance(node.operator, Forward) and has_digest(operator_id):
+                return self.written_origin(node.inputs[0])
+            written = operator_label(node.operator) if has_digest(operator_id) else operator_id
+            return f"{written}.{edge.output}" if edge.output else written
+        step = node.step.text if isinstance(node, StepNode) else "union"
+        return f"{step} ({', '.join(self.written_origin(input_) for input_ in node.inputs)})"
+
+    def unnamed_before(self, edge: Edge) -> str:
+        """Return the outputs of operators that a stream consists of, as the user wrote them; empty if all operators
+        have names.
+        """
+        node = self.nodes[edge.node]
+        if isinstance(node, OperatorNode):
+            return self.written_origin(edge) if has_digest(node.operator.operator_id) else ""
+        before = [self.unnamed_before(input_) for input_ in node.inputs]
+        return ", ".join(dict.fromkeys(filter(None, before)))
 
     def outputs_behind(self, edge: Edge) -> list[str]:
         """Return the names of the sources and operator outputs that a stream consists of, ignoring steps in between."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from statebed.aggregates.aggregate import Aggregate, BoundAggregate, EventTime
 from statebed.aggregates.partials import input_column
+from statebed.argument_checks import misplaced
 from statebed.arrays.row_numbers import Numbering
 from statebed.errors import InputError
 from statebed.expressions.column_like import ColumnLike
@@ -61,7 +62,7 @@ class GroupedStream(SparkNames, Generic[S]):
         """
         name = self.name or "window"
         where = step_label("group_by", self.name)
-        if emit not in EMITS:
+        if emit not in list(EMITS):  # a list, as the value may not be hashable
             raise InputError(f"`emit` must be one of {list(EMITS)}, got {emit!r}", where=where, fix="use 'close'")
         bound, values = bind_aggregates(aggregates, self.stream.bound, self.stream.output.changes, where=where)
         common: dict[str, Any] = {
@@ -101,6 +102,13 @@ class GroupedStream(SparkNames, Generic[S]):
     def over(self, by: OrderTerms = (), **calls: WindowCall) -> S:
         """Return all rows of each key and window when it closes, with columns such as `place=row_number()`."""
         name = self.name or "over"
+        for column, call in calls.items():
+            if not isinstance(call, WindowCall):
+                raise InputError(
+                    f"{call!r} is not a window function",
+                    where=f"{step_label('group_by', self.name)}, column {column!r}",
+                    fix=misplaced(call) or "use for example sb.row_number() or sb.lag('column')",
+                )
         operator = WindowFunctions(
             name, self.stream.keyed_input(self.keys), self._fixed_window(), ordered_by(by), tuple(calls.items())
         )
@@ -183,6 +191,12 @@ class KeyedStream(SparkNames, Generic[S]):
         The process reads broadcast tables with `ctx.table(name)`: rules that change while the job runs.
         """
         name = name or self.name
+        if not isinstance(tables, Sequence) or isinstance(tables, str):
+            raise InputError(
+                f"`tables` must be a list of broadcast streams, got {tables!r}",
+                where=step_label("process", name),
+                fix='write tables=[rules.broadcast("rule_id")]',
+            )
         for table in tables:
             check_broadcast(self.stream, table, where=step_label("process", name))
         operator = ProcessOperator(
@@ -243,7 +257,9 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
             )
         if not isinstance(aggregate, Aggregate):
             raise InputError(
-                f"{aggregate!r} is not a statebed aggregate", where=place, fix="use sb.count() or sb.sum('column')"
+                f"{aggregate!r} is not a statebed aggregate",
+                where=place,
+                fix=misplaced(aggregate) or "use sb.count() or sb.sum('column')",
             )
         inputs = tuple(
             EventTimeValue() if isinstance(input_, EventTime) else bind(input_, place) for input_ in aggregate.inputs

@@ -2,10 +2,11 @@
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from statebed.argument_checks import misplaced
 from statebed.arrays.sort_order import OrderBy, order_by
 from statebed.errors import InputError
 from statebed.flow.steps import Expression
@@ -37,8 +38,14 @@ def keyed_columns(columns: pa.Schema, keys: Sequence[Expression]) -> pa.Schema:
 def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
     """Parse an order: 'price desc', 'price desc, ts', or several terms."""
     several = [by] if isinstance(by, str | OrderBy) else by
-    if not isinstance(several, Iterable) or not all(isinstance(term, str | OrderBy) for term in several):
-        raise InputError(f"an order is text such as 'price desc', got {by!r}", fix="write 'price desc, ts'")
+    if (
+        not isinstance(several, Iterable)
+        or isinstance(several, Mapping)
+        or not all(isinstance(term, str | OrderBy) for term in several)
+    ):
+        raise InputError(
+            f"an order is text such as 'price desc', got {by!r}", fix=misplaced(by) or "write 'price desc, ts'"
+        )
     return order_by(*(term for order in several for term in (order.split(",") if isinstance(order, str) else [order])))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from statebed.argument_checks import check_text, texts
 from statebed.errors import InputError
 from statebed.expressions import bind
 from statebed.expressions.column_like import ColumnLike
@@ -28,6 +29,7 @@ from statebed.flow.explosions import Generator, explode_step, generator_of
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.intervals import Within
+from statebed.flow.join_arguments import check_on, check_suffixes
 from statebed.flow.joins import AsOf, JoinTerms, On, check_stream, joined
 from statebed.flow.keys import OrderTerms, keyed_columns, known, ordered_by, quoted
 from statebed.flow.spark_names import SparkNames, line_of
@@ -138,7 +140,7 @@ class Stream(SparkNames):
     def __repr__(self) -> str:
         fields = ", ".join(f"{field.name} {field.type}" for field in self.output.columns)
         changelog = ", changelog" if self.output.changes is Changes.CHANGELOG else ""
-        origin = self.graph.origin(self.edge).removesuffix(".").replace(".)", ")")
+        origin = self.graph.written_origin(self.edge)
         return line_of(f"<{type(self).__name__} of {origin}: {fields}{changelog}>")
 
     @property
@@ -158,7 +160,7 @@ class Stream(SparkNames):
     def side(self, name: str) -> Self:
         """Return another output of the operator."""
         outputs = self.graph.nodes[self.edge.node].outputs
-        if self.edge.output != MAIN or name not in outputs:
+        if self.edge.output != MAIN or not isinstance(name, str) or name not in outputs:
             others = [output for output in outputs if output]
             raise InputError(
                 f"this stream has no output {name!r}",
@@ -224,6 +226,9 @@ class Stream(SparkNames):
         elements stays, with nulls. `position` names a column with the position of the element, from 0.
         """
         bound = self._bound(column)
+        for element_name in (*names, *([] if position is None else [position])):
+            fix = "name each new column, as in explode('tags', 'tag', position='place')"
+            check_text(element_name, "names" if element_name in names else "position", where=bound.where, fix=fix)
         element_names = names or (() if pa.types.is_map(bound.type) or inline else (bound.name,))
         if position is not None and not element_names:
             is_map = pa.types.is_map(bound.type)
@@ -318,12 +323,12 @@ class Stream(SparkNames):
         arrive in any order: the newest event of a key counts. Keys, deleted ones too, are kept forever or for `ttl`.
         """
         where = step_label("changelog", name)
-        keys = (key,) if isinstance(key, str) else tuple(key)
+        keys = texts(key, "key", where=where, fix="name the columns that identify a row: changelog(['id'], ...)")
         changes = change_columns(
             self.output.columns,
             key=keys,
             change_format=ChangeFormat(known(format, ChangeFormat, "format", where=where)),
-            order=(order,) if isinstance(order, str) else tuple(order),
+            order=texts(order, "order", where=where, fix="name the columns with the position: order='lsn'"),
             where=where,
         )
         counted = self.where(changes.condition)
@@ -364,6 +369,9 @@ class Stream(SparkNames):
         The event time of a pair is the later of its two rows' event times. To window the pairs by the time of one of
         them, name its column: `group_by("seller", tumbling("1 minute", on="opened_at"))`.
         """
+        where = step_label("join", name)
+        check_on(on, where=where)
+        check_suffixes(suffixes, where=where)
         terms = JoinTerms(on, within, window, as_of, how, condition, suffixes, ttl, ttl_clock)
         return joined(self, other, terms, name=name)
 
@@ -391,6 +399,10 @@ class Stream(SparkNames):
         `how` is inner, left, semi or anti. `condition` is SQL over the columns of a pair; without `on`, it is checked
         against all rows of the table. Results are final: later changes of the table do not change them.
         """
+        where = step_label("lookup", name)
+        if on is not None:
+            check_on(on, where=where)
+        check_suffixes(suffixes, where=where)
         return looked_up(self, table, on, how=how, condition=condition, suffixes=suffixes, name=name)
 
     def add_operator(

@@ -11,8 +11,8 @@ from statebed.errors import StatebedError
 from statebed.operators.window_definition import SessionWindow, Window
 
 _DEFAULTS = "window|top|over|aggregate|deduplicate|changelog|process|join|lookup|forward"
-_GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}})?")
-"""Pattern of generated names: a kind, followed by a digest of the definition."""
+_GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}}(_[0-9]+)?)?")
+"""Pattern of generated names: a kind, followed by a digest of the definition, and a number if it has no state."""
 _METHODS = {
     "window_aggregate": "group_by({parts}).agg",
     "session_aggregate": "group_by({parts}).agg",
@@ -71,6 +71,11 @@ def written_name(operator_id: str, definition: str) -> str:
 def has_generated_name(operator_id: str) -> bool:
     """Return whether the user set no name for the operator, so that its id is a kind and a digest."""
     return _GENERATED.fullmatch(operator_id) is not None
+
+
+def has_digest(operator_id: str) -> bool:
+    """Return whether an id is generated and complete. The kind alone, such as `window`, may be a name of the user."""
+    return has_generated_name(operator_id) and operator_id not in _DEFAULTS.split("|")
 
 
 def step_label(method: str, name: str | None) -> str:

@@ -28,8 +28,8 @@ class TimeToLive:
 
 def time_to_live(span: Duration | None, clock: TimeToLiveClock | str = TimeToLiveClock.EVENT_TIME) -> TimeToLive | None:
     """Build a time to live from a span such as '1 day' and a clock, 'event_time' or 'epoch_time'; None if no span."""
-    if isinstance(clock, str):
-        if clock.upper() not in TimeToLiveClock.__members__:
+    if not isinstance(clock, TimeToLiveClock):
+        if not isinstance(clock, str) or clock.upper() not in TimeToLiveClock.__members__:
             known = [member.lower() for member in TimeToLiveClock.__members__]
             raise InputError(f"`ttl_clock` must be one of {known}, got {clock!r}", fix=f"use one of {known}")
         clock = TimeToLiveClock[clock.upper()]

@@ -9,7 +9,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ Times = npt.NDArray[np.int64]
 
 MAX_WINDOWS = 100_000
 """Most windows that a row may be in."""
+BELONGS = 'pass the window to group_by: group_by("key", sb.tumbling("1 minute")).agg(...)'
+"""Where a window is written, for errors about one that is written elsewhere."""
 
 
 class WindowShape(enum.Enum):
@@ -45,7 +47,7 @@ class WindowsOfPanes:
     ends: Times
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Window:
     """Windows of one definition.
 
@@ -60,6 +62,13 @@ class Window:
     """Offset, at least 0 and less than the period."""
     on: str | None = None
     """Time column that assigns rows to windows; the event time if None."""
+    BELONGS: ClassVar[str] = BELONGS
+
+    def __repr__(self) -> str:
+        """Return the window as users write it: `tumbling('1 minute')`."""
+        spans = [self.width_us] if self.shape is WindowShape.TUMBLING else [self.width_us, self.slide_us]
+        options = [f"offset={duration_text(self.offset_us)!r}"] if self.offset_us else []
+        return _written(self.shape.value, [*(repr(duration_text(span)) for span in spans), *options], self.on)
 
     def __post_init__(self) -> None:
         size, slide = duration_text(self.width_us), duration_text(self.slide_us)
@@ -179,13 +188,18 @@ class Window:
         return data if self.on is None else [*data, self.on]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SessionWindow:
     """Windows of rows of a key that follow each other within a gap."""
 
     gap_us: int
     on: str | None = None
     """Time column that assigns rows to sessions; the event time if None."""
+    BELONGS: ClassVar[str] = BELONGS
+
+    def __repr__(self) -> str:
+        """Return the window as users write it: `session('5 minutes')`."""
+        return _written("session", [repr(duration_text(self.gap_us))], self.on)
 
     def check_times(self, times: pa.ChunkedArray) -> None:
         """Raise if the session of a time would end outside the range of timestamps."""
@@ -196,6 +210,11 @@ class SessionWindow:
     def described(self) -> str:
         """Describe the window in words, for `explain` and errors."""
         return f"session window with a gap of {duration_text(self.gap_us)}{_on(self.on)}"
+
+
+def _written(function: str, arguments: Sequence[str], on: str | None) -> str:
+    """Return the call that makes a window."""
+    return f"{function}({', '.join([*arguments, *([] if on is None else [f'on={on!r}'])])})"
 
 
 def _on(column: str | None) -> str:

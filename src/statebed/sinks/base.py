@@ -33,12 +33,19 @@ class BaseSink(abc.ABC):
     def __init__(self, sink_id: str) -> None:
         self._sink_id = check_name("sink", sink_id)
         self._owner = ""
+        self.unnamed_rows = ""
+        """Rows as the user wrote them, such as `key_by(driver).agg`; empty if the sink or the operator has a name."""
         self.place: Place | None = None
         """Folder or file that the sink writes to, from which other sinks are kept away; None if it has none."""
 
     @property
     def sink_id(self) -> str:
         return self._sink_id
+
+    @property
+    def label(self) -> str:
+        """Name in errors: `sink rides`, or `the sink of group_by(driver).agg` if its name is derived from a digest."""
+        return f"the sink of {self.unnamed_rows}" if self.unnamed_rows else f"sink {self._sink_id}"
 
     @property
     @abc.abstractmethod
@@ -102,7 +109,7 @@ class BaseSink(abc.ABC):
     def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
         """Return the error to raise if a newer run has opened the sink."""
         return FencedError(
-            f"sink {self._sink_id} was opened by run {newer}; run {run} is superseded",
+            f"{self.label} was opened by run {newer}; run {run} is superseded",
             where=where,
             fix="do not restart this process: a newer run owns the job",
         )

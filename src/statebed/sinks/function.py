@@ -49,7 +49,7 @@ class FunctionSink(BaseSink):
             self._function(self._to_frame(rows), publication.epoch)
         except (Exception, SystemExit) as error:
             raise SinkError(
-                f"the function of sink {self._sink_id} raised {error_text(error)}",
+                f"the function of {self.label} raised {error_text(error)}",
                 where=f"epoch {publication.epoch}, {rows.num_rows} rows; {raised_at(error)}",
                 fix="fix the function and start the job again: the epoch is committed, and is published first",
             ) from error

@@ -12,14 +12,15 @@ def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: st
     """Raise InputError for a duplicate name or target, or for a place that overlaps the state's or another sink's."""
     others = list(others)
     if new.sink_id in [sink.sink_id for sink in others]:
-        raise InputError(
-            f"two sinks are called {new.sink_id!r}", where=where, fix="give each its own: write(..., name='...')"
-        )
+        fix = "give each its own: write(..., name='...')"
+        if isinstance(new, BaseSink) and new.unnamed_rows:
+            raise InputError(f"two sinks of {new.unnamed_rows} have no name", where=where, fix=fix)
+        raise InputError(f"two sinks are called {new.sink_id!r}", where=where, fix=fix)
     target = _target(new)
     for other in others:
         if target and target == _target(other):
             raise InputError(
-                f"the sinks {other.sink_id} and {new.sink_id} write to the same target",
+                f"{_label(other)} and {_label(new)} write to the same target",
                 where=target,
                 fix="give each its own target; a database may treat names with different spellings as the same "
                 "(SQLite ignores case, PostgreSQL reads the first 63 bytes), and a path may lead to the same place as "
@@ -48,4 +49,8 @@ def _place(sink: Sink) -> Place | None:
 
 
 def _described(sink: Sink, place: Place) -> str:
-    return f"the {place.holding.value} of sink {sink.sink_id}"
+    return f"the {place.holding.value} of {_label(sink)}"
+
+
+def _label(sink: Sink) -> str:
+    return sink.label if isinstance(sink, BaseSink) else f"sink {sink.sink_id}"

@@ -101,12 +101,12 @@ class TransformedSink(BaseSink):
         self._sink.skip(publication)
 
     def _transformed(self, rows: pa.Table, publication: Publication) -> pa.Table:
-        where = f"sink {self._sink_id}, epoch {publication.epoch}, {rows.num_rows} rows"
+        where = f"{self.label}, epoch {publication.epoch}, {rows.num_rows} rows"
         try:
             transformed = self._transform(rows)
         except (Exception, SystemExit) as error:
             raise SinkError(
-                f"the function before sink {self._sink_id} raised {error_text(error)}",
+                f"the function before {self.label} raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",
                 fix="fix the function and start the job again: the epoch is committed, and is published first",
             ) from error

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.aggregates import Aggregate, functions
+from statebed.argument_checks import check_whole_number
 from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError
 from statebed.flow import Edge, Flow, Graph, OperatorNode, SourceNode
@@ -21,6 +22,7 @@ from statebed.inspect.tables.broadcast_rows import broadcast_columns
 from statebed.inspect.tables.json_text import json_text
 from statebed.operators.changelog import consolidated
 from statebed.operators.input_rows import exact_cast
+from statebed.operators.labels import has_digest
 from statebed.operators.window_definition import tumbling
 from statebed.operators.windows.function_calls import WindowCall
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
@@ -62,6 +64,21 @@ def run(
 
     `memory` is the budget of its state in bytes; `memory_shares` are shares of it reserved for operators or tables.
     """
+    if not hasattr(flow, "graph") or not isinstance(getattr(flow, "name", None), str):
+        raise InputError(
+            f"run takes a flow or a job, got {type(flow).__name__}", fix="write run(flow), with flow = sb.Flow('rides')"
+        )
+    if store is not None and not hasattr(store, "put_if_absent"):
+        raise InputError(
+            f"`store` must be an object store, got {store!r}",
+            fix="write store=LocalStore('folder'), of statebed.storage, or leave it out to keep the state in memory",
+        )
+    if memory_shares is not None and not isinstance(memory_shares, Mapping):
+        raise InputError(
+            f"`memory_shares` must be a dict of shares by operator, got {memory_shares!r}",
+            fix="write memory_shares={'per_driver': 0.5}",
+        )
+    _checked_parallelism(parallelism)
     with tempfile.TemporaryDirectory(prefix="statebed-testing-") as folder:
         guarantees = guarantees_of(memory_shares or {}, memory)
         tiers = Tiers(MemoryController(memory, guarantees=guarantees), folder=Path(folder))
@@ -149,10 +166,15 @@ class TestRun:
 
     def feed(self, source: str, rows: Rows) -> None:
         """Run an epoch with rows of one source."""
-        self.feed_all({source: rows})
+        self.feed_all({self._source(source).name: rows})
 
     def feed_all(self, rows: Mapping[str, Rows]) -> None:
         """Run an epoch with rows of several sources."""
+        if not isinstance(rows, Mapping):
+            raise InputError(
+                f"feed_all takes a dict of rows by source, got {type(rows).__name__}",
+                fix="write feed_all({'rides': [...], 'users': [...]})",
+            )
         self._epoch({name: self._source_rows(name, source_rows) for name, source_rows in rows.items()})
 
     def watermark(self, time: Time, *, source: str | None = None) -> None:
@@ -170,7 +192,7 @@ class TestRun:
         """Run epochs without rows; `to` sets the processing time."""
         if to is not None:
             self._now_us = max(self._now_us, micros(to))
-        for _ in range(epochs):
+        for _ in range(check_whole_number(epochs, "epochs", where="tick()", fix="write tick(epochs=3)")):
             self._epoch({})
 
     def crash(self) -> None:
@@ -186,7 +208,7 @@ class TestRun:
 
     def rescale(self, parallelism: int) -> None:
         """Continue with another number of subtasks."""
-        self._cluster.restart(parallelism)
+        self._cluster.restart(_checked_parallelism(parallelism))
 
     def compact(self) -> None:
         """Compact all files of the state; the next epoch commits the result."""
@@ -211,8 +233,9 @@ class TestRun:
 
     def output(self, name: str, *, side: str = "") -> list[dict[str, Any]]:
         """Return the rows of `table` as Python values."""
+        table = self.table(name, side=side)
         try:
-            rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
+            rows: list[dict[str, Any]] = table.to_pylist()
         except (OverflowError, ValueError) as error:
             raise InputError(
                 f"a value cannot be shown as a Python object: {error}",
@@ -248,10 +271,9 @@ class TestRun:
 
     def state(self, operator: str, table: str) -> pa.Table:
         """Return all rows of a table of an operator; a broadcast table has its columns, nested ones as JSON."""
-        node = self._graph.nodes[self._graph.names[operator].node]
-        if not isinstance(node, OperatorNode) or table not in node.operator.tables:
-            known = list(node.operator.tables) if isinstance(node, OperatorNode) else []
-            raise InputError(f"{operator!r} has no table {table!r}", fix=f"its tables are {known}")
+        node = self._operator(operator)
+        if table not in list(node.operator.tables):
+            raise InputError(f"{operator!r} has no table {table!r}", fix=f"its tables are {list(node.operator.tables)}")
         kind = node.operator.tables[table].WhichOneof("kind")
         if kind == "global_keyed":
             items = list(self._cluster.managers(operator)[0].get_global_keyed_state(table).items())
@@ -268,9 +290,7 @@ class TestRun:
 
     def state_rows(self, operator: str) -> int:
         """Return the number of rows in all tables of an operator."""
-        node = self._graph.nodes[self._graph.names[operator].node]
-        assert isinstance(node, OperatorNode)
-        return sum(self.state(operator, table).num_rows for table in node.operator.tables)
+        return sum(self.state(operator, table).num_rows for table in self._operator(operator).operator.tables)
 
     @property
     def memory_used(self) -> int:
@@ -310,13 +330,40 @@ class TestRun:
                 self.counts[operator, kind] += number
 
     def _edge(self, name: str, side: str) -> Edge:
-        if name not in self._graph.names:
-            raise InputError(f"the flow has no part {name!r}", fix=f"there are {sorted(self._graph.names)}")
-        edge = self._graph.names[name]
-        return Edge(edge.node, side or edge.output)
+        edge = self._named(name)
+        if not side:
+            return edge
+        outputs = self._graph.nodes[edge.node].outputs
+        if not isinstance(side, str) or side not in outputs:
+            there = [output for output in outputs if output]
+            raise InputError(
+                f"{name!r} has no output {side!r}",
+                fix=f"its other outputs are {there}" if there else "only operators have other outputs",
+            )
+        return Edge(edge.node, side)
+
+    def _named(self, name: str) -> Edge:
+        """Return the stream with this name; raise InputError if there is none."""
+        if not isinstance(name, str) or name not in self._graph.names:
+            named = sorted(there for there in self._graph.names if not has_digest(there))
+            raise InputError(
+                f"the flow has no part {name!r}",
+                fix=f"there are {named}; an operator is called by its name, as in key_by('driver', name='per_driver')",
+            )
+        return self._graph.names[name]
+
+    def _operator(self, name: str) -> OperatorNode:
+        """Return the operator with this name; raise InputError if there is none."""
+        node = self._graph.nodes[self._named(name).node]
+        if not isinstance(node, OperatorNode):
+            raise InputError(
+                f"{name!r} is not an operator and has no state",
+                fix=f"use one of {sorted(there for there in self._graph.operators if not has_digest(there))}",
+            )
+        return node
 
     def _source(self, name: str) -> SourceNode:
-        if name not in self._graph.sources:
+        if not isinstance(name, str) or name not in self._graph.sources:
             raise InputError(f"the flow has no source {name!r}", fix=f"there are {sorted(self._graph.sources)}")
         return self._graph.sources[name]
 
@@ -343,10 +390,24 @@ class TestRun:
         return pa.Table.from_arrays([*columns, times], schema=node.outputs[""].schema)
 
 
-def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
+def _checked_parallelism(parallelism: int) -> int:
+    if check_whole_number(parallelism, "parallelism", fix="pass an int, for example 2") < 1:
+        raise InputError(f"`parallelism` must be at least 1, got {parallelism}", fix="pass for example 2")
+    return parallelism
+
+
+def _from_rows(fed: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
     """Convert Python rows; times may be ISO text."""
     columns: dict[str, pa.Array] = {}
-    rows = list(rows)
+    rows = list(fed) if isinstance(fed, Iterable) else [fed]
+    wrong = [row for row in rows if not isinstance(row, Mapping)]
+    if wrong or isinstance(fed, Mapping):
+        raise InputError(
+            f"rows are a list of dicts or an Arrow table, got {type(fed).__name__}"
+            + (f" with {wrong[0]!r}" if isinstance(fed, list | tuple) else ""),
+            where=f"rows for the source {node.name!r}",
+            fix="write feed('rides', [{'driver': 'ann', 'fare': 7.5}])",
+        )
     unknown = sorted({name for row in rows for name in row} - set(node.columns.names))
     if unknown:
         known = node.columns.names
@@ -354,7 +415,12 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
     for field in node.columns:
         values = [row.get(field.name) for row in rows]
         if pa.types.is_timestamp(field.type):
-            moments = [None if value is None else micros(value) for value in values]
+            local = field.type.tz is None
+            try:
+                moments = [None if value is None else micros(value, local=local) for value in values]
+            except InputError as error:
+                where = f"rows for the source {node.name!r}, column {field.name!r}"
+                raise InputError(error.what, where=where, fix=error.fix) from error
             columns[field.name] = pa.array(moments, pa.int64()).cast(TIMESTAMP)
         else:
             columns[field.name] = exact_column(field, values, where=f"rows for the source {node.name!r}")

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from statebed.arrays.exact_values import is_same
+from statebed.arrays.exact_values import is_same, moved
 from statebed.errors import InputError
 
 Time: TypeAlias = str | int | dt.datetime
@@ -16,8 +16,11 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _FRACTION = re.compile(r"[.,]\d{6}(\d+)")
 
 
-def micros(time: Time) -> int:
-    """Return a time in microseconds since 1970; ISO text without a zone is UTC."""
+def micros(time: Time, *, local: bool = False) -> int:
+    """Return a time in microseconds since 1970; ISO text without a zone is UTC.
+
+    A `local` time is one without a zone; a value whose zone is not UTC is refused.
+    """
     if isinstance(time, int) and not isinstance(time, bool):
         return time
     moment = time
@@ -33,6 +36,12 @@ def micros(time: Time) -> int:
         raise _no_time(time, f"it is of type {type(time).__name__}")
     if getattr(moment, "nanosecond", 0):  # pandas
         raise _no_time(time, "it has nanoseconds, and times are microseconds")
+    if local and moved(moment):
+        raise InputError(
+            f"{time!r} has a time zone, but the column is timestamp_ntz: a local time without a zone",
+            fix=f"drop the zone to keep the clock time ({moment.replace(tzinfo=None).isoformat()!r}), "
+            "or declare the column as timestamp",
+        )
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return (moment - _EPOCH) // _MICROSECOND

@@ -210,3 +210,12 @@ def test_tables_of_our_own_are_no_tables_for_results(tmp_path: Path, name: str) 
     make: Callable[[], BaseSink] = lambda: sink("sqlite", "a", path=tmp_path / "r.db", table=name)  # noqa: E731
     with pytest.raises(InputError, match="is reserved for statebed"):
         make()
+
+
+def test_a_sink_without_a_name_is_named_by_its_rows(tmp_path: Path) -> None:
+    """Its own name is a digest, which is nowhere in the user's program."""
+    first, second = (any_sink("overwrite", "window_bdc1dd51b2", tmp_path / name) for name in ("a", "b"))
+    first.unnamed_rows = second.unnamed_rows = "group_by(driver, tumbling window of 1 minute).agg"
+    refused(first, second, r"two sinks of group_by\(driver, .*\)\.agg have no name")
+    named = any_sink("overwrite", "minutes", tmp_path / "a")
+    refused(first, named, r"sink minutes and the overwritten files of the sink of group_by\(.*\)\.agg overlap")

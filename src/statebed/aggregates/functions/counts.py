@@ -88,9 +88,10 @@ def approx_count_distinct(column: ColumnLike, *, precision: int = 12, where: Col
     >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], n=sb.approx_count_distinct("x"))
     {'n': 2}
     """
-    if not MIN_PRECISION <= precision <= MAX_PRECISION:
+    is_whole = isinstance(precision, int) and not isinstance(precision, bool)
+    if not is_whole or not MIN_PRECISION <= precision <= MAX_PRECISION:
         raise InputError(
-            f"the precision must be from {MIN_PRECISION} to {MAX_PRECISION}, got {precision}",
+            f"the precision must be from {MIN_PRECISION} to {MAX_PRECISION}, got {precision!r}",
             where="approx_count_distinct()",
             fix="leave it out for 12, which has a standard error of 1.6 %",
         )

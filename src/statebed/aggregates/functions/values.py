@@ -71,7 +71,7 @@ def _limit_of(request: AccumulatorRequest) -> Limit | None:
 
 def _limit_options(limit: int | None, keep: str) -> tuple[int, ...]:
     """Return the option of a limit, a negative number for the last values; nothing without a limit."""
-    if keep not in {"first", "last"}:
+    if keep not in ("first", "last"):
         raise InputError(f"`keep` must be 'first' or 'last', got {keep!r}", fix="leave it out to keep the first values")
     if limit is None:
         if keep != "first":
@@ -272,9 +272,9 @@ def approx_percentile(
     >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], least=sb.approx_percentile("x", 0.0))
     {'least': 1.01}
     """
-    if not FINEST <= accuracy <= COARSEST:
+    if not isinstance(accuracy, int | float) or not FINEST <= accuracy <= COARSEST:
         raise InputError(
-            f"the accuracy of approx_percentile() must be from {FINEST:g} to 1/3, got {accuracy}",
+            f"the accuracy of approx_percentile() must be from {FINEST:g} to 1/3, got {accuracy!r}",
             where=f"column {column!r}",
             fix="give 0.01 for one percent, or leave it out",
         )

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.argument_checks import check_text
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.row_numbers import Numbering
 from statebed.arrays.sort_order import Integers, OrderBy, check_order
@@ -216,4 +217,7 @@ def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: 
 
 def number_field(name: str | None) -> list[pa.Field]:
     """Return the field of the number column, if there is one."""
-    return [] if name is None else [pa.field(name, pa.int32(), nullable=False)]
+    if name is None:
+        return []
+    check_text(name, "number", where="top()", fix="name the column with the number of a row: top(..., number='place')")
+    return [pa.field(name, pa.int32(), nullable=False)]

@@ -8,11 +8,12 @@ bits is an error; a running sum of floats adds row by row, in order.
 
 import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from statebed.argument_checks import check_whole_number
 from statebed.arrays.columns import float64_values, from_numpy, int64_values, one_chunk, validity
 from statebed.arrays.key_hash import normalise_key
 from statebed.arrays.row_numbers import Doubles, Numbering, Partitions
@@ -49,10 +50,11 @@ _NUMBERINGS = {
     WindowFunction.DENSE_RANK: Numbering.DENSE_RANK,
 }
 _SHARES = {WindowFunction.PERCENT_RANK, WindowFunction.CUME_DIST}
+_MOVED = {WindowFunction.LAG, WindowFunction.LEAD}
 _ADDED = {WindowFunction.RUNNING_SUM, WindowFunction.RUNNING_AVG}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WindowCall:
     """Call of a window function, with a column if it takes one."""
 
@@ -63,7 +65,29 @@ class WindowCall:
     default: Any = None
     """Value of lag and lead if there is no such row."""
 
+    BELONGS: ClassVar[str] = (
+        'pass the window function to over: group_by(...).over("ts", place=sb.row_number()); '
+        "an aggregate in agg is for example sb.count()"
+    )
+
+    def __repr__(self) -> str:
+        """Return the call as users write it: `lag('fare', 2)`."""
+        moved = self.call in _MOVED
+        takes_number = self.call is WindowFunction.NTILE or (moved and (self.number != 1 or self.default is not None))
+        values = [
+            *([] if self.column is None else [self.column]),
+            *([self.number] if takes_number else []),
+            *([self.default] if moved and self.default is not None else []),
+        ]
+        return f"{self.call.value}({', '.join(map(repr, values))})"
+
     def __post_init__(self) -> None:
+        check_whole_number(
+            self.number,
+            "buckets" if self.call is WindowFunction.NTILE else "rows",
+            where=self.call.value,
+            fix="pass an int, for example 2",
+        )
         if self.number < 1 and self.call is WindowFunction.NTILE:
             raise InputError(
                 f"the number of buckets of ntile must be at least 1, got {self.number}", fix="use at least 1 bucket"

@@ -93,7 +93,7 @@ class FormatSink(BaseSink):
             self._target.save(self._to_frame(shaped), epoch=publication.epoch)
         except Exception as error:
             raise SinkError(
-                f"Spark's format {self._target.format} of sink {self._sink_id} failed with "
+                f"Spark's format {self._target.format} of {self.label} failed with "
                 f"{type(error).__name__}: {str(error).strip()}",
                 where=f"epoch {publication.epoch}, {shaped.num_rows} rows",
                 fix="see the message, then start the job again: the epoch is committed and is written first",

@@ -451,6 +451,7 @@ class Job(SparkNames):
         """Add a sink to the job."""
         forwarded = stream.forwarded()
         derived = self._derived_name(forwarded, sink)
+        unnamed_rows = self.graph.unnamed_before(forwarded.edge) if name is None else ""
         new_sink = make_sink(
             sink,
             output=forwarded.output,
@@ -462,15 +463,16 @@ class Job(SparkNames):
             key=key,
             options=options,
             transform=composed(transforms),
+            unnamed_rows=unnamed_rows,
         )
-        where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
         unnamed = new_sink if name is None and isinstance(new_sink, BaseSink) and new_sink.sink_id == derived else None
-        is_direct = isinstance(self.graph.nodes[forwarded.edge.node], OperatorNode)
-        if unnamed is not None and not is_direct and derived in self._sinks:
-            apart = unnamed.target or self.graph.origin(forwarded.edge)
-            unnamed.rename(derived_name([derived], distinguished_by=apart))
-        check_places(new_sink, state_url=self._store.url, others=others, where=where)
+        if unnamed is not None:
+            unnamed.unnamed_rows = unnamed_rows
+            if derived in self._sinks and not isinstance(self.graph.nodes[forwarded.edge.node], OperatorNode):
+                apart = unnamed.target or self.graph.origin(forwarded.edge)
+                unnamed.rename(derived_name([derived], distinguished_by=apart))
+        check_places(new_sink, state_url=self._store.url, others=others, where=f"job {self._job_id}")
         self._sinks[new_sink.sink_id] = (new_sink, forwarded.edge)
         if unnamed is not None:
             self._derived.add(new_sink.sink_id)

@@ -40,12 +40,16 @@ def make_sink(
     key: str | Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
     transform: Transform | None = None,
+    unnamed_rows: str = "",
 ) -> Sink:
     """Build a sink from a name, a format of Spark, a function(df, epoch), or an object that is a sink.
 
+    `unnamed_rows` is what the user wrote for the rows if neither the sink nor their operator has a name.
+
     `transform` is a user function applied to the rows of each committed epoch first.
     """
-    where = f"job {job_id}, sink {name or operator_id!r}"
+    shown = f"the sink of {unnamed_rows}" if unnamed_rows else f"sink {name or operator_id!r}"
+    where = f"job {job_id}, {shown}"
     if not isinstance(sink, str) and hasattr(sink, "publish") and hasattr(sink, "sink_id"):
         arguments = [path, key, transform, *(options or {}).values()]
         if any(value is not None for value in arguments):

@@ -28,6 +28,8 @@ def _choice(name: str, value: str | Choice, kind: type[Choice], argument: str) -
 
 def epochs_to_skip(skip: Mapping[str, int] | None) -> dict[str, int]:
     """Return the epoch up to which each sink gives up rows; raise InputError for one that is no epoch."""
+    if skip is not None and not isinstance(skip, Mapping):
+        raise InputError(f"`skip` must be a dict of epochs by sink, got {skip!r}", fix="write skip={'minutes': 17}")
     for name, epoch in (skip or {}).items():
         if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
             raise InputError(f"skip={{{name!r}: {epoch!r}}} does not name an epoch", fix=f"write skip={{{name!r}: 17}}")

@@ -128,6 +128,11 @@ class JobStream(Stream):
         """
         if schema is not None:
             return super(JobStream, self.forwarded()).transform(function, schema=schema)
+        if not callable(function):
+            raise InputError(
+                f"transform takes a function of a DataFrame, got {function!r}",
+                fix="write transform(lambda df: df.where('fare > 0'))",
+            )
         if self.frame is None:
             return Transformed(self, (function,))
         name = getattr(function, "__name__", type(function).__name__)

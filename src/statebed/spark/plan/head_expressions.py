@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from statebed.argument_checks import misplaced
 from statebed.errors import InputError, StatebedError
 from statebed.expressions import BoundExpression, bind
 from statebed.expressions.column_like import ColumnLike
@@ -149,7 +150,7 @@ def as_column(df: DataFrame, value: ColumnLike, *, where: str) -> Column:
         raise InputError(
             f"expected a column name, SQL text or a Column, got {value!r}",
             where=where,
-            fix="write 'fare' or F.col('fare')",
+            fix=misplaced(value) or "write 'fare' or F.col('fare')",
         )
     try:
         return named_column(value) if value in df.columns else F.expr(value)

@@ -213,7 +213,7 @@ def test_tables_of_our_own_are_no_tables_for_results(tmp_path: Path, name: str) 
 
 
 def test_a_sink_without_a_name_is_named_by_its_rows(tmp_path: Path) -> None:
-    """Its own name is a digest, which is nowhere in the user's program."""
+    """A digest names it otherwise, which is nowhere in the user's program."""
     first, second = (any_sink("overwrite", "window_bdc1dd51b2", tmp_path / name) for name in ("a", "b"))
     first.unnamed_rows = second.unnamed_rows = "group_by(driver, tumbling window of 1 minute).agg"
     refused(first, second, r"two sinks of group_by\(driver, .*\)\.agg have no name")

@@ -146,6 +146,11 @@ class Publisher:
                 logger = self._logger.about(sink=sink_id)
                 logger.warning("sink %s is abandoned: epochs %s stay unpublished", sink_id, epochs)
                 run.abandon_sink(sink_id)
+        for history in run.head.sink_histories:
+            if history.sink_id not in self._sinks and not history.absent_since:
+                logger = self._logger.about(sink=history.sink_id)
+                place = f" ({history.target})" if history.target else ""
+                logger.warning("the job no longer writes to sink %s%s, which keeps what it has", history.sink_id, place)
         identities = {}
         for sink in self._sinks.values():
             position = sink.open(run.number)

@@ -496,3 +496,19 @@ def test_epochs_to_skip_are_those_of_sinks_and_epochs_that_exist(place: Place, s
         Publisher(place.open(), [sink], skip={"other": 2})
     with pytest.raises(InputError, match="skip= names epoch 9 for the sink table, but the newest epoch is 3"):
         Publisher(place.open(), [sink], skip={"table": 9})
+
+
+def test_a_sink_that_a_job_no_longer_has_is_named_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """It has everything, so nothing is lost; but its table does not grow any more."""
+    gone, kept = PlacedSink("old", target="/tables/old"), PlacedSink("new", target="/tables/new")
+    history(place, gone, kept, epochs=3)
+    caplog.clear()
+    run = place.open()
+    publisher = begin(run, kept)
+    said = "the job no longer writes to sink old (/tables/old), which keeps what it has"
+    assert said in caplog.messages
+    place.commit(run, sinks=("new",))
+    publisher.publish_pending()
+    caplog.clear()
+    begin(place.open(), kept)
+    assert said not in caplog.messages

@@ -2,8 +2,8 @@
 
 The first epoch of the job is written without any input. It has the source position that Spark has committed, so the job
 reads the next batch that Spark would have read. It also has the groups or keys of Spark's state store, which Spark's
-own reader (`statestore`) reads, one state partition at a time. A job that already has epochs is left as it is: a
-program that takes over may be started again.
+own reader (`statestore`) reads, one state partition at a time. A stateless query has only the position. A job that
+already has epochs is left as it is: a program that takes over may be started again.
 """
 
 import json
@@ -30,7 +30,9 @@ from statebed.format.names import job_folder
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators import WindowAggregate
+from statebed.operators.forward import Forward
 from statebed.operators.keyed_rows import state_keys
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import Operator
 from statebed.operators.updating.aggregate import GROUPS, LATEST, UpdatingAggregate
 from statebed.operators.updating.deduplicate import ROW_TIME, SEEN, Deduplicate
@@ -59,10 +61,14 @@ def take_over(plan: JobPlan, state: ObjectStore, checkpoint: str | Path) -> None
         return
     where = f"checkpoint {folder}"
     committed = CommittedBatch.read(folder)
-    operator = _only_operator(plan, where=where)
+    operator = _stateful_operator(plan, where=where)
     _check_sources(plan, committed, where=where)
-    _check_policy(plan, committed, where=where)
-    partitions = _state(plan.session, folder, committed.number, operator, where=where)
+    partitions: Iterator[pa.Table] = iter(())
+    if operator is None:
+        _check_stateless(folder, where=where)
+    else:
+        _check_policy(plan, committed, where=where)
+        partitions = _state(plan.session, folder, committed.number, operator, where=where)
     run = Run.open(store, plan.job_id)
     projection = SparkProjection(folder, store, sources=plan.spark_sources)
     position = projection.position(
@@ -72,11 +78,14 @@ def take_over(plan: JobPlan, state: ObjectStore, checkpoint: str | Path) -> None
         spark_version=plan.session.version,
     )
     position.observed.extend(_observed(plan, committed))
-    entry = _written(plan, operator, run, partitions, committed, where=where)
+    entries = [
+        _written(plan, each, run, partitions if each is operator else iter(()), committed, where=where)
+        for each in plan.operators.values()
+    ]
     now_us = run.environment.now_us()
     run.commit(
         EpochDraft(
-            operators=[entry],
+            operators=entries,
             source_position=position,
             sources=[source_entry(name, SourceClock(last_rows_us=now_us), plan.graph) for name in plan.graph.sources],
             epoch_time_us=now_us,
@@ -140,16 +149,19 @@ def _local(checkpoint: str | Path) -> Path:
     return folder
 
 
-def _only_operator(plan: JobPlan, *, where: str) -> Operator:
-    operators = list(plan.operators.values())
+def _stateful_operator(plan: JobPlan, *, where: str) -> Operator | None:
+    """Return the operator that takes the state over; None if the query is stateless, and only rows pass through it."""
+    operators = {name: each for name, each in plan.operators.items() if not isinstance(each, Forward)}
+    if not operators:
+        return None
     if len(operators) != 1:
         raise InputError(
-            f"the query has {len(operators)} stateful steps: {', '.join(plan.operators)}",
+            f"the query has {len(operators)} stateful steps: {', '.join(operators)}",
             where=where,
-            fix="a query with one aggregation or deduplication can be taken over; start others at the beginning of "
+            fix="a query with at most one aggregation or deduplication can be taken over; start others at the beginning of "
             "their input",
         )
-    operator = operators[0]
+    (operator,) = operators.values()
     if isinstance(operator, WindowAggregate):
         if operator.window.slide_us != operator.window.width_us:
             raise InputError(
@@ -173,11 +185,16 @@ def _only_operator(plan: JobPlan, *, where: str) -> Operator:
     if isinstance(operator, UpdatingAggregate | Deduplicate):
         return operator
     raise InputError(
-        f"the state of {type(operator).__name__} cannot be taken over",
+        f"the state of {operator_label(operator)} cannot be taken over",
         where=where,
         fix="aggregations by key or tumbling window and deduplications can; start others at the beginning of their "
         "input",
     )
+
+
+def _check_stateless(folder: Path, *, where: str) -> None:
+    if any((folder / "state").glob("*")):
+        raise InputError("the checkpoint has state, but the query has no stateful step", where=where, fix=UNCHANGED)
 
 
 def _check_sources(plan: JobPlan, committed: CommittedBatch, *, where: str) -> None:

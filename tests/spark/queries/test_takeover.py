@@ -30,6 +30,7 @@ AGGREGATES = (
 CASES = [
     Case("by_key", lambda t: t.read().groupBy("k", "g").agg(*map(F.expr, AGGREGATES)), "update"),
     Case("by_window", lambda t: t.marked().groupBy("k", F.window("ts", "1 minute")).agg(*map(F.expr, AGGREGATES))),
+    Case("stateless", lambda t: t.marked().where("v > 10").selectExpr("k", "v")),
     Case("keys_and_times", lambda t: t.marked().dropDuplicates(["k", "ts"]).select("k", "ts")),
 ]
 MORE = [
@@ -203,7 +204,10 @@ def test_the_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_pat
     spark_runs(by_key.agg(F.sum("v")), "update", tmp_path / "sums", {})
     spark_runs(tables.marked().groupBy("k", minutes).count(), "append", tmp_path / "windows", {})
     spark_runs(tables.marked().dropDuplicates(["k", "ts"]), "append", tmp_path / "seen", {})
+    spark_runs(tables.marked().select("k", "v"), "append", tmp_path / "rows", {})
     others: list[tuple[DataFrame, str, str]] = [
+        (tables.marked().select("k", "v"), "sums", "the checkpoint has state, but the query has no stateful step"),
+        (by_key.agg(F.sum("v")), "rows", "has the state of no step, but the query needs that of stateStoreSave"),
         (by_key.agg(F.count("*")), "sums", r"has a sum where count\(1\) of the query has its count"),
         (by_key.agg(F.sum("v"), F.max("v")), "sums", "has no more buffers where"),
         (by_key.agg(F.sum("v"), F.stddev("x")), "sums", "of this aggregate cannot be taken over"),

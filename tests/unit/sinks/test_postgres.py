@@ -60,6 +60,8 @@ def test_a_server_that_is_not_there_is_tried_again_and_then_named(monkeypatch: p
     with pytest.raises(SinkUnavailableError, match="is unreachable") as caught:
         made.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
     assert caught.value.where == "postgresql /nonexistent/results"
+    assert "  Is the server running" in caught.value.what
+    assert "\t" not in caught.value.what
 
 
 def test_p2_a_connection_that_breaks_off_in_mid_epoch_is_made_anew_and_the_epoch_written_once(

@@ -51,7 +51,8 @@ def run_statements(request: ShellRequest, texts: Sequence[str], *, name: str = "
     `name` is the name of the texts in errors.
     """
     shell = _Shell(request, interactive=False, name=name)
-    with interrupted_by_signals():
+    with interrupted_by_signals(), warnings.catch_warnings():
+        warnings.showwarning = output.show_warning
         try:
             for text in texts:
                 if not shell.run_text(text):

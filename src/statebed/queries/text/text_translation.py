@@ -24,6 +24,8 @@ from statebed.sql.source_text import SqlSpan
 _OVER_BROADCAST = frozenset({"Join", "Project", "SubqueryAlias", "View"})
 """Steps that the rows of a broadcast table may pass."""
 
+_STATE_LIMIT = "group by a window, such as TUMBLE(...), or join by a time range"
+"""How SQL text limits the state of an operator."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -92,6 +94,7 @@ class TextTranslation(Translation):
         while result in self.job.graph.names:
             count += 1
             result = f"{name}_{count}"
+        self.job.graph.state_limits[result] = _STATE_LIMIT
         return result
 
     def source_of(self, frame: DataFrame, label: str) -> JobStream:

@@ -165,7 +165,7 @@ class Postgres:
                     connection.execute(f"set local {setting} = {self._milliseconds}")
                 yield PostgresTransaction(connection)
         except psycopg.Error as error:
-            text = str(error).strip() or type(error).__name__
+            text = str(error).strip().expandtabs(2) or type(error).__name__
             if isinstance(error, psycopg.OperationalError) and error.sqlstate in {None, "57P01", "57P02", "57P03"}:
                 raise SinkUnavailableError(
                     f"PostgreSQL is unreachable, or closed the connection: {text}",

@@ -120,9 +120,10 @@ class JobPlan:
         for operator in self.operators.values():
             tables = unbounded_tables(operator)
             if tables:
+                limit = self.graph.state_limits.get(operator.operator_id, "set ttl=")
                 warnings.warn(
                     f"{operator_label(operator)} keeps every key forever (table {', '.join(tables)}): "
-                    "set ttl=, or make sure that the number of keys is bounded",
+                    f"{limit}, or make sure that the number of keys is bounded",
                     UnboundedStateWarning,
                     stacklevel=3,
                 )

@@ -129,6 +129,32 @@ def test_every_aggregate_equals_sparks_own(spark: SparkSession, tmp_path: Path) 
     }
 
 
+@pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
+def test_where_spark_may_choose_a_value_the_smallest_is_chosen_in_every_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """`any_value` may be any value, and a tie of `max_by` any value of the rows that are tied. See `queries.md`."""
+    rows: list[tuple[Any, ...]] = [(None, 1, "p"), (5, 1, None), (3, 2, "r"), (None, 2, "q"), (4, 2, "s")]
+    rows += [(2, None, "a"), (7, 0, "z"), (8, 0, "y"), (9, 0, None)]
+    orders: dict[str, list[tuple[Any, ...]]]
+    orders = {"given": rows, "reversed": rows[::-1], "rotated": rows[4:] + rows[:4], "nulls": [(None, 1, None)] * 2}
+    for number in range(2):  # every second row of each key
+        columns = zip(*[(key, *row) for key, rows in orders.items() for row in rows[number::2]], strict=True)
+        schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("o", pa.int64()), ("s", pa.string())])
+        path = tmp_path / "in" / f"{number}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table(list(map(list, columns)), schema), path)
+    stream = spark.readStream.schema("k string, v bigint, o bigint, s string").option("maxFilesPerTrigger", 1)
+    texts = ["any_value(v)", "max_by(s, o)", "min_by(s, o)", "any_value(v) ignore nulls"]
+    grouped = stream.parquet(str(tmp_path / "in")).groupBy("k").agg(*map(F.expr, texts))
+    found: dict[str, tuple[Any, ...]] = {}
+    writer = sb.write_stream(grouped, parallelism=2).outputMode("update").trigger(availableNow=True)
+    writer = writer.foreachBatch(lambda rows, _: found.update({row[0]: tuple(row)[1:] for row in rows.collect()}))
+    assert writer.option("checkpointLocation", str(tmp_path / "state")).start().await_termination(120)
+    of_both = (2, "q", "y", 2)
+    assert found == {"given": of_both, "reversed": of_both, "rotated": of_both, "nulls": (None, None, None, None)}
+
+
 def test_windows_without_a_key_are_of_all_rows(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     seconds = [5, 15, 25, 35, 65, 75, 600]

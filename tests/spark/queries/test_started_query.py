@@ -62,6 +62,16 @@ def test_a_console_sink_prints_batches(counts: DataFrame, capsys: pytest.Capture
     assert "between (statebed's operators" in capsys.readouterr().out
 
 
+def test_a_query_is_a_stream_of_a_new_job(lines: DataFrame, tmp_path: Path) -> None:
+    stream = sb.stream(lines.select(F.upper("value").alias("value")), name="shouts", state=tmp_path / "state")
+    assert stream.columns == ["value"]
+    shouted: list[str] = []
+    stream.write(lambda rows, _: shouted.extend(row["value"] for row in rows.collect()))
+    assert stream.job.start(available_now=True).await_termination(120)
+    assert sorted(shouted) == ["A B", "A B A", "C B A"]
+    assert any(folder.name.startswith("shouts") for folder in (tmp_path / "state").iterdir())
+
+
 def test_the_error_of_a_function_is_the_exception_of_the_query(counts: DataFrame) -> None:
     def fail(rows: DataFrame, epoch: int) -> None:
         raise ValueError("no such table")

@@ -52,14 +52,22 @@ BY_ARRIVAL = {
 SKETCHES = {"HyperLogLogPlusPlus": "approx_count_distinct", "ApproximatePercentile": "approx_percentile"}
 """Functions whose approximation differs from Spark's."""
 _DISTINCT_IS_SAME = frozenset({"Min", "Max", "BoolAnd", "BoolOr", "AnyValue"})
+_COMPARES_FIRST = frozenset({"CollectSet", "HyperLogLogPlusPlus", "Max", "Min", "Mode"})
+"""Functions whose result depends on how their first argument is compared."""
+_DISTINCT_LISTS = {
+    "collect_list": "write collect_set(v)",
+    "listagg": "write array_join(array_sort(collect_set(v)), ',')",
+}
+"""Replacements of lists of distinct values."""
 Input = Callable[[Expr], Any]
 
 
-def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  # noqa: C901, PLR0911 - one return per kind
+def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  # noqa: C901, PLR0911, PLR0912 - one return per kind
     """Return the aggregate for an AggregateExpression; `value` gives the input of an operator for an expression."""
     function, condition = e.child, (e.children[1] if len(e.children) > 1 else None)
     where = None if condition is None else value(condition)
     name, inputs, distinct = function.kind, function.children, bool(e.fields["isDistinct"])
+    _check_collation(e, name, inputs, distinct)
     if name in BY_ARRIVAL and not (name == "Mode" and function.fields.get("reverseOpt") is True):
         return _by_arrival(e, function, value, where, distinct, allowed=approximate)
     if name in SKETCHES:
@@ -69,13 +77,18 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
     if name == "Count":
         return _count(e, inputs, value, where, distinct)
     if name == "Mode":  # in a tie the smallest value, as ours
-        return _refuse(e, "mode of distinct values") if distinct else ours.mode(value(inputs[0]), where=where)
+        return _refuse_distinct(e, "mode") if distinct else ours.mode(value(inputs[0]), where=where)
     if name == "CountIf":
-        return ours.count(where=value(inputs[0])) if where is None else _refuse(e, "count_if with FILTER")
+        if distinct:
+            raise UntranslatableError(
+                f"{e.sql}: count_if of distinct values is 1 or 0", "write max(if(condition, 1, 0)), without DISTINCT"
+            )
+        condition = value(inputs[0])
+        return ours.count(where=condition if where is None else f"({condition}) and ({where})")
     if distinct and name == "Sum":
         return ours.sum_distinct(value(inputs[0]), where=where)
     if distinct and name not in _DISTINCT_IS_SAME:
-        return _refuse(e, f"{name} of distinct values")
+        return _refuse_distinct(e, _written(function))
     if name in PERCENTILES:
         (result,) = percentiles(e, [percentile_shares(e)], value)
         return result
@@ -91,7 +104,7 @@ def aggregate_of(e: Expr, value: Input, *, approximate: bool = False) -> Any:  #
         )
     if name not in SAME:
         raise UntranslatableError(
-            f"statebed has no aggregate {function.sql.partition('(')[0]}()",
+            f"statebed has no aggregate {_written(function)}()",
             "use one of docs/reference/aggregates.md, write your own with sb.aggregate, or compute the result "
             "from others, such as sum(x), sum(x * x) and count(x)",
         )
@@ -122,7 +135,7 @@ def percentile_shares(e: Expr) -> float | list[float] | None:
 def percentiles(e: Expr, shares: Sequence[Any], value: Input) -> list[Any]:
     """Return an aggregate for each share of a call of percentile."""
     if e.fields["isDistinct"]:
-        return [_refuse(e, "percentile of distinct values")]
+        return [_refuse_distinct(e, _written(e.child))]
     where = value(e.children[1]) if len(e.children) > 1 else None
     return [ours.percentile(value(e.child.children[0]), share, where=where) for share in shares]
 
@@ -153,7 +166,7 @@ def _by_arrival(e: Expr, function: Expr, value: Input, where: Any, distinct: boo
             "pass approximate=True to order by event time instead, or use min_by / max_by",
         )
     if distinct and function.kind != "CollectSet":
-        return _refuse(e, f"{name} of distinct values")
+        return _refuse_distinct(e, name)
     first = function.children[0]
     _check_order(e, function)
     if function.kind in {"First", "Last"} and function.fields.get("ignoreNulls"):
@@ -200,9 +213,35 @@ def _sketch(e: Expr, function: Expr, value: Input, where: Any, *, allowed: bool)
         return ours.approx_count_distinct(value(function.children[0]), where=where)
     share = function.children[1]
     if share.kind != "Literal":
-        return _refuse(e, "approx_percentile needs one constant share")
+        raise UntranslatableError(
+            f"{e.sql}: approx_percentile takes one constant share",
+            "call it once for each share: approx_percentile(v, 0.5)",
+        )
     return ours.approx_percentile(value(function.children[0]), float(share.fields["value"]), where=where)
 
 
-def _refuse(e: Expr, why: str) -> Any:
-    raise UntranslatableError(f"{e.sql}: {why}")
+def _check_collation(e: Expr, name: str, inputs: Sequence[Expr], distinct: bool) -> None:
+    """Raise UntranslatableError for texts that the aggregate would compare by their bytes, against their collation."""
+    orders = inputs[1:2] if name in {"MaxBy", "MinBy"} else []
+    for part in inputs if distinct or name in _COMPARES_FIRST else orders:
+        if "collate" in str(part.type_json):
+            raise UntranslatableError(
+                f"{e.sql} compares texts by a collation; operators compare them by their bytes",
+                "aggregate a form that is ordered by its bytes, such as lower(text) collate utf8_binary",
+            )
+
+
+def _refuse_distinct(e: Expr, name: str) -> Any:
+    """Refuse an aggregate of distinct values, which another way of writing the query computes."""
+    if name in _DISTINCT_LISTS:
+        raise UntranslatableError(f"{e.sql}: {name} of distinct values", _DISTINCT_LISTS[name])
+    raise UntranslatableError(
+        f"{e.sql}: {name} of distinct values",
+        f"remove duplicates first: df.dropDuplicates(['k', 'v']).groupBy('k').agg(...), with {name}(v), not DISTINCT",
+        sql_fix=f"remove duplicates first: SELECT k, {name}(v) FROM (SELECT DISTINCT k, v FROM t) GROUP BY k",  # noqa: S608 - advice
+    )
+
+
+def _written(function: Expr) -> str:
+    """Return the name of a function as users write it."""
+    return str(function.sql.partition("(")[0])

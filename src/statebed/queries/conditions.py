@@ -48,7 +48,9 @@ def conditions_of(
     """Take a condition apart. `left` and `right` are the ids of both sides, `times` those of their event times."""
     conditions = JoinConditions()
     for conjunct in () if condition is None else conjuncts(condition):
-        bounded = [_bound(comparison, times, conditions) for comparison in _comparisons(conjunct)]
+        comparisons = _comparisons(conjunct)
+        _check_months(comparisons, times)
+        bounded = [_bound(comparison, times, conditions) for comparison in comparisons]
         if bounded and all(bounded):
             conditions.bounds.append(conjunct)
             continue
@@ -72,6 +74,20 @@ def check_collations(equal: Iterable[tuple[Expr, Expr]]) -> None:
             raise UntranslatableError(
                 f"{key.sql} is compared by a collation; operators compare texts by their bytes",
                 "join by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+            )
+
+
+def _check_months(comparisons: Iterable[_Comparison], times: tuple[frozenset[int], frozenset[int]]) -> None:
+    """Raise UntranslatableError for a time range in months or years."""
+    for comparison in comparisons:
+        parts = [*comparison.left.walk(), *comparison.right.walk()]
+        ids = {part.id for part in parts if part.is_attribute}
+        shifted = [part for part in parts if part.kind == "TimestampAddYMInterval"]
+        if shifted and ids & times[0] and ids & times[1]:
+            raise UntranslatableError(
+                f"{shifted[0].sql}: months and years have no fixed length",
+                "write the range in days: b.ts BETWEEN a.ts AND a.ts + INTERVAL 31 DAYS",
+                sql_fix="write the range in days: b.ts BETWEEN a.ts AND a.ts + INTERVAL '31' DAYS",
             )
 
 

@@ -233,6 +233,12 @@ def _operator(
     mode = query.options.mode
     if spec is not None:
         _check_partition(child, spec, groups.keys)
+        if not child.is_head and spec.attribute not in child.times and spec.attribute not in child.columns:
+            raise UntranslatableError(
+                "it groups by a window whose time an earlier step has dropped",
+                "make the window in this step: keep the time, and groupBy(window(ts, '1 minute'))",
+                sql_fix="keep the time in the subquery, and make the window in this step",
+            )
         on = None if child.is_head or spec.attribute in child.times else child.columns[spec.attribute]
         emit = "early" if mode == "update" else "close"
         name = query.operator_name("session" if spec.is_session else "window")

@@ -106,8 +106,8 @@ class QueryJob(Job):
         """Continue from the checkpoint folder of Spark's own query: its offsets, its watermark and its state.
 
         Call it after the query and its sinks are declared, and before `start`. The query must be the one that wrote the
-        checkpoint, with at most one aggregation or deduplication; stop Spark's query first. If the job already has epochs,
-        nothing happens, so the program may be started again.
+        checkpoint, with at most one aggregation or deduplication; stop Spark's query first. If the job already has
+        epochs, nothing happens, so the program may be started again.
         """
         take_over(self._plan(), self._store, checkpoint)
 

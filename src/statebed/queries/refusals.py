@@ -1,11 +1,15 @@
 """Refusals: what a query asks for that cannot be computed exactly, in the user's words, and what to do."""
 
+from pyspark.util import PythonEvalType
+
 from statebed.errors import InputError
 from statebed.spark.analysed.plan_tree import PlanNode
 
 STEPS = {
     "Aggregate": "groupBy().agg()",
+    "AsOfJoin": "merge_asof",
     "BatchEvalPython": "a Python UDF",
+    "CoGroup": "cogroup",
     "CollectMetrics": "observe",
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
@@ -14,6 +18,9 @@ STEPS = {
     "Except": "exceptAll / EXCEPT",
     "Expand": "rollup, cube or groupingSets",
     "Filter": "where",
+    "FlatMapCoGroupsInArrow": "cogroup().applyInArrow",
+    "FlatMapCoGroupsInPandas": "cogroup().applyInPandas",
+    "FlatMapGroupsInArrow": "groupBy().applyInArrow",
     "FlatMapGroupsInPandas": "groupBy().applyInPandas",
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
     "FlatMapGroupsWithState": "flatMapGroupsWithState",
@@ -23,8 +30,10 @@ STEPS = {
     "Join": "join",
     "LateralJoin": "lateralJoin",
     "LocalLimit": "limit",
+    "MapGroups": "mapGroups",
     "MapInArrow": "mapInArrow",
     "MapInPandas": "mapInPandas",
+    "NearestByJoin": "a join by the nearest values",
     "Offset": "offset",
     "Pivot": "pivot",
     "Project": "select",
@@ -35,7 +44,6 @@ STEPS = {
     "ScriptTransformation": "TRANSFORM",
     "Sort": "orderBy",
     "TransformWithState": "transformWithState",
-    "TransformWithStateInPandas": "transformWithStateInPandas",
     "TransformWithStateInPySpark": "transformWithState",
     "Union": "union",
     "Window": "a window function (OVER)",
@@ -73,12 +81,19 @@ _NO_FIRST_ROWS = (
 )
 _OPAQUE = ("its state is opaque to statebed", "write the function as a sb.Process")
 _INCOMPLETE = ("the groups of a stream are never complete", "write the function as a sb.Process")
+_UNBOUND_JOIN = (
+    "the nearest row of a stream is never known",
+    "use as_of= of statebed's join, or join by equality and a time range",
+)
 NEVER = {
+    "AsOfJoin": _UNBOUND_JOIN,
+    "CoGroup": _INCOMPLETE,
     "Except": (
         "EXCEPT of streams has no operator",
         "join the two: LEFT ANTI JOIN, or how='left_anti'",
         "join the two: FROM a LEFT ANTI JOIN b ON a.k = b.k",
     ),
+    "FlatMapCoGroupsInArrow": _INCOMPLETE,
     "FlatMapCoGroupsInPandas": _INCOMPLETE,
     "FlatMapGroupsInArrow": _INCOMPLETE,
     "FlatMapGroupsInPandas": _INCOMPLETE,
@@ -91,6 +106,8 @@ NEVER = {
         "join the two: FROM a LEFT SEMI JOIN b ON a.k = b.k",
     ),
     "LocalLimit": _NO_FIRST_ROWS,
+    "MapGroups": _INCOMPLETE,
+    "NearestByJoin": _UNBOUND_JOIN,
     "Offset": _NO_FIRST_ROWS,
     "Pivot": ("its columns would depend on the rows", "name them: sum(x) FILTER (WHERE kind = 'a') AS a"),
     "Sample": ("it would choose other rows if the batch ran again", "choose by a hash: where('xxhash64(id) % 10 = 0')"),
@@ -100,7 +117,6 @@ NEVER = {
         "sort where the result is read, or keep the first rows of each key by ROW_NUMBER()",
     ),
     "TransformWithState": _OPAQUE,
-    "TransformWithStateInPandas": _OPAQUE,
     "TransformWithStateInPySpark": _OPAQUE,
 }
 """Nodes over a stream that no zone can compute: why, and what to do."""
@@ -108,11 +124,20 @@ ALLOWED_OVER_TABLES = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Sort"})
 """Nodes that complete mode allows, because they see the whole table in each batch."""
 
 
+_PANDAS_STATE = frozenset(
+    {
+        PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+        PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+    }
+)
+"""Types of functions of transformWithStateInPandas; others are those of transformWithState."""
+
+
 class RefusedStepError(InputError):
     """A step of a query cannot run. It is described in the words of DataFrames; `in_sql` has those of SQL text."""
 
     def __init__(self, node: PlanNode, why: str, fix: str, sql_fix: str) -> None:
-        step = STEPS.get(node.kind, node.kind)
+        step = _step_of(node)
         super().__init__(f"{step} cannot run on statebed: {why}", where=node.described(), fix=fix)
         self.node = node
         self._why, self._sql_fix = why, sql_fix
@@ -120,9 +145,16 @@ class RefusedStepError(InputError):
     def in_sql(self, where: str) -> InputError:
         """Return the error for a query of SQL text, at a place of it."""
         kind = self.node.kind
-        step = SQL_STEPS.get(kind, STEPS.get(kind, kind))
+        step = SQL_STEPS.get(kind) or _step_of(self.node)
         why = self._why.replace(_UNNAMED_SUBQUERY, "")
         return InputError(f"{step} cannot run on statebed: {why}", where=where, fix=self._sql_fix)
+
+
+def _step_of(node: PlanNode) -> str:
+    """Return a step as users write it with DataFrames."""
+    if node.kind == "TransformWithStateInPySpark" and node.fields["functionExpr"][0]["evalType"] in _PANDAS_STATE:
+        return "transformWithStateInPandas"
+    return STEPS.get(node.kind, node.kind)
 
 
 def refusal(node: PlanNode, why: str, fix: str = "", sql_fix: str = "") -> RefusedStepError:

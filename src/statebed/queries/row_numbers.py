@@ -144,6 +144,11 @@ def _order(e: Expr, relation: Relation) -> str:
         raise UntranslatableError(
             f"{e.sql}: rows are numbered in the order of an expression", "select it as a column first"
         )
+    if "collate" in str(inner.type_json):
+        raise UntranslatableError(
+            f"{e.sql} orders texts by a collation; operators compare them by their bytes",
+            "order by a form that is ordered by its bytes, such as lower(text) collate utf8_binary",
+        )
     direction = str(e.fields["direction"])
     nulls = str(e.fields["nullOrdering"])
     return (

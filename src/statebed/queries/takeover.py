@@ -158,8 +158,8 @@ def _stateful_operator(plan: JobPlan, *, where: str) -> Operator | None:
         raise InputError(
             f"the query has {len(operators)} stateful steps: {', '.join(operators)}",
             where=where,
-            fix="a query with at most one aggregation or deduplication can be taken over; start others at the beginning of "
-            "their input",
+            fix="a query with at most one aggregation or deduplication can be taken over; start others at the "
+            "beginning of their input",
         )
     (operator,) = operators.values()
     if isinstance(operator, WindowAggregate):

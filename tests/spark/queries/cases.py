@@ -140,7 +140,12 @@ WINDOWS = [
             ("min(v) as a", "max(x) as b", "avg(v) as c"),
             ("bit_or(g) as b", "bit_and(v) as a", "regr_count(v, x) as r"),
             ("stddev(x) as s", "var_pop(v) as v", "corr(v, x) as r"),
-            ("sum(v) filter (where g = 1) as s", "count_if(x > 3) as c", "bool_or(v > 400) as o"),
+            (
+                "sum(v) filter (where g = 1) as s",
+                "count_if(x > 3) as c",
+                "count_if(v > 100) filter (where x > 3) as f",
+                "bool_or(v > 400) as o",
+            ),
         ]
     )
     if not (name == "sessions" and mode == "update")  # Spark does not support it

@@ -1,19 +1,22 @@
 """Every shape that cannot run exactly is refused before the start, with the step in the user's words and what to do."""
 
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark.queries.harness import Tables
+from spark.queries.refused_cases import AGGREGATES, FUNCTIONS, PAIR, Build
 
 import statebed as sb
-
-Build = Callable[[Tables], DataFrame]
-PAIR = StructType([StructField("k", StringType()), StructField("n", LongType())])
+from statebed.queries import stream_joins
+from statebed.queries.aggregates import percentile_shares
+from statebed.queries.refusals import NEVER, STEPS
+from statebed.spark.analysed.expression_text import UntranslatableError
+from statebed.spark.analysed.plan_tree import Expr, PlanNode
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,8 @@ def _doubled(value: int) -> int:
 
 
 REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
+    **FUNCTIONS,
+    **AGGREGATES,
     "order_by": (lambda t: t.read().orderBy("v"), None, "orderBy cannot run", "complete mode"),
     "limit": (lambda t: t.read().limit(3), None, "limit cannot run", "row_number"),
     "offset": (lambda t: t.read().offset(3), None, "offset cannot run", "row_number"),
@@ -408,6 +413,59 @@ def test_arguments_are_checked(tables: Tables, tmp_path: Path) -> None:
     writer = sb.write_stream(tables.read().select("k")).option("checkpointLocation", str(tmp_path))
     with pytest.raises(sb.InputError, match="complete mode gives all groups of an aggregation"):
         writer.outputMode("complete").foreachBatch(lambda rows, epoch: None).start()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "what", "fix"),
+    [
+        ("collect_list(distinct v)", "collect_list of distinct values", "write collect_set(v)"),
+        ("approx_percentile(v, array(0.1, 0.2))", "one constant share", "once for each share"),
+    ],
+)
+def test_an_approximation_that_is_refused_says_what_to_write(
+    aggregate: str, what: str, fix: str, tables: Tables, tmp_path: Path
+) -> None:
+    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
+    with pytest.raises(sb.InputError) as caught:
+        job.from_dataframe(tables.read().groupBy("g").agg(F.expr(aggregate)), approximate=True)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_refused_aggregates_of_sql_text_say_what_to_write_in_sql(tables: Tables, tmp_path: Path) -> None:
+    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
+    job.source(tables.read(), name="a")
+    with pytest.raises(sb.InputError) as caught:
+        job.sql("SELECT k, percentile(DISTINCT v, 0.5) FROM a GROUP BY k")
+    assert "FROM (SELECT DISTINCT k, v FROM t) GROUP BY k" in caught.value.fix
+    with pytest.raises(sb.InputError) as caught:
+        job.sql("SELECT k, percentile(v, x / 10) FROM a GROUP BY k")
+    assert "write a constant there" in caught.value.fix
+
+
+def test_every_refused_step_is_one_of_sparks_and_has_a_name_of_the_users(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    for kind in NEVER:
+        assert jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.plans.logical.{kind}")
+        assert STEPS[kind]
+
+
+def test_a_join_of_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
+    node = SimpleNamespace(fields={"joinType": {"object": "org.apache.spark.sql.catalyst.plans.LeftSingle$"}})
+    with pytest.raises(UntranslatableError) as caught:
+        stream_joins._kind(cast(PlanNode, node))
+    assert caught.value.why == "a join of the kind LeftSingle"
+    assert "LeftSemi" in caught.value.fix
+
+
+def test_a_share_of_a_percentile_that_is_no_constant_is_refused() -> None:
+    """Spark refuses it itself while it analyses the query; a later version may not."""
+    share = SimpleNamespace(handle=SimpleNamespace(foldable=lambda: False))
+    function = SimpleNamespace(kind="Percentile", fields={}, children=[None, share])
+    with pytest.raises(UntranslatableError, match="the share is not a constant") as caught:
+        percentile_shares(cast(Expr, SimpleNamespace(child=function, sql="percentile(v, x)")))
+    assert caught.value.fix == "write a number, such as 0.5"
 
 
 def test_explain_shows_the_zones(tables: Tables) -> None:

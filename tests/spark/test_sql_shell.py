@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pexpect  # type: ignore[import-untyped]
 import pytest
 
 from statebed.cli import main
+from statebed.errors import UnboundedStateWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 WAIT = 180
@@ -88,3 +90,19 @@ def test_statements_of_a_command_run_to_their_end(
     assert capsys.readouterr().out == "more\ntrue\n"
     assert main([*arguments, "-e", BIDS, "-e", "SELECT auction FROM bidz"]) != 0
     assert "did you mean `bids`?" in capsys.readouterr().err
+
+
+def test_a_warning_of_a_script_has_no_line_of_python_and_says_what_sql_can_do(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark is not None
+    table = "CREATE TABLE out (auction BIGINT, n BIGINT) WITH (connector = 'blackhole');"
+    query = "INSERT INTO out SELECT auction, count(*) FROM bids GROUP BY auction;"
+    arguments = ["sql", "--state", str(tmp_path / "state"), "--set", "parallelism=1", "--once"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UnboundedStateWarning)
+        assert main([*arguments, "-e", BIDS, "-e", table, "-e", query]) == 0
+    printed = capsys.readouterr().err
+    assert "warning: operator 'out_aggregate' keeps every key forever (table groups): group by a window" in printed
+    assert "ttl" not in printed
+    assert ".py:" not in printed

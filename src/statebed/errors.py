@@ -58,6 +58,8 @@ def _rebuild(
 # ---- causes --------------------------------------------------------------------------------------------------
 
 _OWN_CODE = str(Path(__file__).parent)
+_COMPILED = (".pxi", ".pyx")
+"""Endings of files of compiled libraries, such as pyarrow, whose lines a user does not have."""
 _MAX_FRAMES = 40
 _MAX_LINE = 500
 _MAX_CHARACTERS = 8_000
@@ -121,7 +123,8 @@ def error_text(error: BaseException) -> str:
 def raised_at(error: BaseException) -> str:
     """Return file, line and function that raised an exception, or the user's code that called it."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_OWN_CODE)] or list(frames)
+    foreign = [frame for frame in frames if not frame.filename.startswith(_OWN_CODE)] or list(frames)
+    users = [frame for frame in foreign if not frame.filename.endswith(_COMPILED)] or foreign
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}" if users else "unknown"
 
 

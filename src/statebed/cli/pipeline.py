@@ -39,7 +39,10 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the SQL: {error}", where=str(file), fix="pass a text file in UTF-8") from error
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error})"
+        raise InputError(
+            f"cannot read the SQL: {reason}", where=str(file), fix="pass the path of a text file in UTF-8"
+        ) from error
 
 
 def parse_pairs(option: str, supplied: Sequence[str], *, example: str) -> tuple[tuple[str, str], ...]:

@@ -49,19 +49,20 @@ class BatchStep:
     def _check(self, result: Any, rows: int) -> None:
         if not isinstance(result, pa.RecordBatch | pa.Table):
             raise InputError(
-                f"returned a {type(result).__name__}, not a record batch",
+                f"the function {self.name} returned a {type(result).__name__}, not a record batch",
                 where=self.text,
-                fix="return a pa.RecordBatch",
+                fix="return a pa.RecordBatch, or a pa.Table",
             )
         if result.num_rows != rows:
             raise InputError(
-                f"returned {result.num_rows} rows for {rows}",
+                f"the function {self.name} returned a batch of length {result.num_rows} for one of length {rows}",
                 where=self.text,
                 fix="return one row for each; leave rows out with where(...), and make more with explode(...)",
             )
         if result.schema.names != self.columns.names or result.schema.types != self.columns.types:
             raise InputError(
-                f"returned the columns {_shown(result.schema)}, but declares {_shown(self.columns)}",
+                f"the function {self.name} returned the columns {_shown(result.schema)}, but schema= declares "
+                f"{_shown(self.columns)}",
                 where=self.text,
                 fix="return the declared columns, in this order",
             )

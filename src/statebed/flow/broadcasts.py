@@ -86,7 +86,9 @@ def check_broadcast(stream: "Stream", other: object, *, where: str) -> None:
         raise InputError(
             f"the table must be a broadcast stream, got {type(other).__name__}",
             where=where,
-            fix='make it one: rules.broadcast("rule_id")',
+            fix='convert it first: rules.broadcast("rule_id")',
         )
     if other.stream.graph is not stream.graph:
-        raise InputError("the table belongs to another flow", where=where, fix="make both from one Flow or Job")
+        raise InputError(
+            "the table belongs to another flow", where=where, fix="create both streams from the same Flow or Job"
+        )

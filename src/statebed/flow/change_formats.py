@@ -74,14 +74,15 @@ def change_columns(
         return _debezium(schema, key, order, where=where)
     column, values = _DELETES[change_format]
     needed = ["_change_type", "_commit_version"] if change_format is ChangeFormat.DELTA_CDF else ["row_kind"]
-    _check_there(schema, [*needed, *key], where=where)
+    _check_there(schema, needed, change_format, where=where)
+    _check_key(key, schema.names, "the source", where=where)
     own = _DELTA_COLUMNS if change_format is ChangeFormat.DELTA_CDF else ("row_kind",)
     positions = list(order) or (["_commit_version"] if change_format is ChangeFormat.DELTA_CDF else [])
     if not positions:
         raise InputError(
-            "format='row_kind' does not say which change of a key is newer",
+            "format='row_kind' needs `order`, because its events do not say which change of a key is newer",
             where=where,
-            fix="changelog(..., order='lsn'), with the columns that are the position of a change in its log",
+            fix="write changelog(..., order='lsn'), with the columns that hold the position of a change in its log",
         )
     dropped, kinds = _DROPPED[change_format]
     return ChangeColumns(
@@ -93,7 +94,7 @@ def change_columns(
 
 
 def _debezium(schema: pa.Schema, key: Sequence[str], order: Sequence[str], *, where: str) -> ChangeColumns:
-    _check_there(schema, ["before", "after", "op"], where=where)
+    _check_there(schema, ["before", "after", "op"], ChangeFormat.DEBEZIUM, where=where)
     row = schema.field("after").type
     if not pa.types.is_struct(row) or schema.field("before").type != row:
         raise InputError(
@@ -102,11 +103,7 @@ def _debezium(schema: pa.Schema, key: Sequence[str], order: Sequence[str], *, wh
             fix="parse the messages first: from_json(value, 'before STRUCT<...>, after STRUCT<...>, op STRING, ...')",
         )
     columns = [field.name for field in row]
-    missing = [name for name in key if name not in columns]
-    if missing:
-        raise InputError(
-            f"the key {missing} is not in `after`, which has {columns}", where=where, fix="name its fields"
-        )
+    _check_key(key, columns, "`after`", where=where)
     return ChangeColumns(
         condition="op is not null",  # a tombstone of a compacted topic repeats a deletion
         columns=tuple(
@@ -131,20 +128,32 @@ def _log_position(schema: pa.Schema, *, where: str) -> tuple[str, ...]:
         if all(name in fields for name in names):
             return tuple(f"source.{quoted(name)}" for name in names)
     raise InputError(
-        f"the events have no known position in their log; the fields of `source` are {fields}",
+        "the position of an event in its log is unknown: "
+        + (f"`source` has only the fields {', '.join(fields)}" if fields else "the events have no struct `source`"),
         where=where,
         fix="keep source.lsn (PostgreSQL), source.file, pos and row (MySQL) or source.scn (Oracle) when messages are "
         "parsed; or changelog(..., order='offset') for messages of a Kafka topic that is partitioned by key",
     )
 
 
-def _check_there(schema: pa.Schema, names: Sequence[str], *, where: str) -> None:
+def _check_there(schema: pa.Schema, names: Sequence[str], change_format: ChangeFormat, *, where: str) -> None:
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise InputError(
-            f"the source has no column {', '.join(missing)}; its columns are {schema.names}",
+            f"events of the format {change_format.value!r} have the columns {', '.join(names)}, but the source has "
+            f"only {', '.join(schema.names)}",
             where=where,
-            fix="choose the format of the events: 'debezium', 'row_kind' or 'delta_cdf', and name the key",
+            fix="choose the format of the events: 'debezium', 'row_kind' or 'delta_cdf'; or rename their columns",
+        )
+
+
+def _check_key(key: Sequence[str], columns: Sequence[str], holder: str, *, where: str) -> None:
+    missing = [name for name in key if name not in columns]
+    if missing:
+        raise InputError(
+            f"the key column {', '.join(missing)} is not in {holder}, which has {', '.join(columns)}",
+            where=where,
+            fix="name columns that identify a row of the table: changelog('id', ...)",
         )
 
 

@@ -51,9 +51,17 @@ def explode_step(value: Expression, before: pa.Schema, generator: Generator) -> 
     kind = value.type
     if not (pa.types.is_list(kind) or (pa.types.is_map(kind) and not generator.inline)):
         wanted = "a list of structs" if generator.inline else "a list or a map"
-        raise InputError(f"explode needs {wanted}, but {value.text!r} has the type {kind}", where=value.where)
+        raise InputError(
+            f"{'inline' if generator.inline else 'explode'} needs {wanted}, but {value.text!r} has the type {kind}",
+            where=value.where,
+            fix="name another column, or make a list first: split(...), from_json(...)",
+        )
     if generator.inline and not pa.types.is_struct(kind.value_type):
-        raise InputError(f"inline needs a list of structs, but {value.text!r} has the type {kind}", where=value.where)
+        raise InputError(
+            f"inline needs a list of structs, but {value.text!r} has the type {kind}",
+            where=value.where,
+            fix="use explode: only the fields of structs can become columns",
+        )
     if generator.inline and generator.position:
         raise InputError(
             "inline= and position= cannot be combined", where=value.where, fix="explode first, then select the fields"
@@ -66,8 +74,8 @@ def explode_step(value: Expression, before: pa.Schema, generator: Generator) -> 
     names = generator.names or default
     if len(names) != len(default) or len(set(names)) != len(names):
         raise InputError(
-            f"{value.text!r} makes {len(default)} columns, got the names {', '.join(names)}",
+            f"exploding {value.text!r} gives the columns {', '.join(default)}, but the names are {', '.join(names)}",
             where=value.where,
-            fix=f"give {len(default)} different names, as in ({', '.join(default)})",
+            fix="give one name to each of these columns, and every name once",
         )
     return Explode(value, names, before, generator.outer, generator.position, generator.inline)

@@ -140,11 +140,17 @@ class CommittedBatch:
 def _local(checkpoint: str | Path) -> Path:
     text = local_path(str(checkpoint))
     folder = Path(text)
-    if "://" in text or not (folder / "offsets").is_dir():
+    if "://" in text:
         raise InputError(
-            f"{checkpoint} is no local folder with a checkpoint of Spark's",
+            f"a checkpoint of Spark must be in a local folder, got {text!r}",
             where="take_over",
-            fix="pass the checkpointLocation of the query; copy a remote folder to a local disk first",
+            fix="copy the folder to a local disk first",
+        )
+    if not (folder / "offsets").is_dir():
+        raise InputError(
+            f"the folder {text!r} has no checkpoint of Spark",
+            where="take_over",
+            fix="pass the checkpointLocation of the query, which has the subfolders offsets and commits",
         )
     return folder
 

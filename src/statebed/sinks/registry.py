@@ -38,6 +38,8 @@ from statebed.sinks.row_shape import Form, RowShape, check_columns_free, make_sh
 from statebed.sinks.sql import Database, Postgres, SQLite, SqlTable, SqlTableSink, TableName
 
 DEFAULT_TIMEOUT = "5 minutes"
+_TYPE_NAMES: Mapping[type, str] = {str: "text", int: "an integer", bool: "True or False", dict: "a dict"}
+"""Types of options, in words."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ class SinkRequest:
         value = self.options.get(name, default)
         if value is not None and not isinstance(value, kind):
             raise InputError(
-                f"`{name}` must be of type {kind.__name__}, got {value!r}",
+                f"`{name}` must be {_TYPE_NAMES[kind]}, got {value!r}",
                 where=self.where,
-                fix=f"pass a value of type {kind.__name__}",
+                fix=f"pass {_TYPE_NAMES[kind]}",
             )
         return value
 
@@ -201,7 +203,9 @@ def _texts(wanted: SinkRequest, name: str) -> dict[str, str]:
     value = wanted.options.get(name) or {}
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
         raise InputError(
-            f"`{name}` must be a mapping from text to text", where=wanted.where, fix=f"{name}={{'aws_region': '...'}}"
+            f"`{name}` must be a dict whose keys and values are all text",
+            where=wanted.where,
+            fix="write numbers and booleans as text, too: '30', 'true'",
         )
     return dict(value)
 
@@ -210,7 +214,11 @@ def _sqlite(wanted: SinkRequest) -> BaseSink:
     example = "write('sqlite', path='results.db', table='minutes')"
     path = needed_local_path(wanted.needed_path(example), where=wanted.where, fix=example)
     if path == ":memory:":
-        raise InputError("a database in memory ends with each transaction", where=wanted.where, fix=example)
+        raise InputError(
+            "path=':memory:' would keep no rows: every transaction opens the database anew",
+            where=wanted.where,
+            fix=example,
+        )
     table = TableName(wanted.needed("table", example))
     sink = _sql_table(wanted, SQLite(path, timeout_seconds=_timeout(wanted)), table)
     sink.place = Place(path, Holding.DATABASE)

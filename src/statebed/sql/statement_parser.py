@@ -24,6 +24,7 @@ from statebed.sql.table_parser import create_table, placed_names
 from statebed.sql.token_cursor import TokenCursor
 
 _QUERY_STARTS = ("SELECT", "WITH", "VALUES", "FROM", "TABLE")
+_INSERT = "write INSERT INTO table SELECT ..."
 _STATEMENTS = "CREATE TABLE, CREATE VIEW, CREATE FUNCTION, INSERT INTO, SET and SELECT"
 
 
@@ -91,7 +92,8 @@ def _statement(cursor: TokenCursor) -> Statement:
         raise refused
     if cursor.at_words("CREATE"):
         return _create(cursor)
-    if cursor.accept("INSERT", "INTO"):
+    if cursor.accept("INSERT"):
+        cursor.expect("INTO", fix=_INSERT)
         return _insert(cursor)
     if cursor.accept("SET"):
         return _set(cursor)
@@ -153,10 +155,10 @@ def _function(cursor: TokenCursor) -> CreateFunction:
 
 def _insert(cursor: TokenCursor) -> InsertInto:
     cursor.accept("TABLE")
-    table = _plain_name(cursor, "the name of a table", fix="write INSERT INTO table SELECT ...")
+    table = _plain_name(cursor, "the name of a table", fix=_INSERT)
     columns = () if _at_query(cursor) else placed_names(cursor, fix="write INSERT INTO table (a, b) SELECT ...")
     if not _at_query(cursor):
-        raise cursor.expected("a query", fix="write INSERT INTO table SELECT ...")
+        raise cursor.expected("a query", fix=_INSERT)
     return InsertInto(_whole(cursor), table, columns, _query(cursor))
 
 

@@ -127,11 +127,11 @@ def test_a_delete_and_an_insert_at_one_position_are_a_new_row() -> None:
 
 def test_a_log_without_a_known_position_is_refused_with_what_to_do() -> None:
     source = sb.Flow("cdc").source("events", "before struct<id:int>, after struct<id:int>, op string, offset bigint")
-    with pytest.raises(InputError, match="no known position in their log") as caught:
+    with pytest.raises(InputError, match="the position of an event in its log is unknown") as caught:
         source.changelog("id", format="debezium")
     assert "order='offset'" in (caught.value.fix or "")
     assert source.changelog("id", format="debezium", order="offset").columns == ["id"]
-    with pytest.raises(InputError, match="does not say which change of a key is newer"):
+    with pytest.raises(InputError, match="do not say which change of a key is newer"):
         sb.Flow("cdc").source("events", "id int, row_kind string").changelog("id", format="row_kind")
 
 
@@ -139,9 +139,9 @@ def test_a_log_without_a_known_position_is_refused_with_what_to_do() -> None:
     ("columns", "key", "given", "words"),
     [
         (KINDS, "id", "avro", "`format` must be one of"),
-        (KINDS, "id", "debezium", "has no column before, after, op"),
-        (DEBEZIUM, "no", "debezium", "is not in `after`"),
-        (KINDS, "no", "row_kind", "has no column no"),
+        (KINDS, "id", "debezium", "have the columns before, after, op, but the source has only"),
+        (DEBEZIUM, "no", "debezium", "the key column no is not in `after`"),
+        (KINDS, "no", "row_kind", "the key column no is not in the source"),
         ("before string, after string, op string", "id", "debezium", "must be structs of the same type"),
     ],
 )

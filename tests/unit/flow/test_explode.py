@@ -98,7 +98,7 @@ def test_the_exploded_column_stays_at_its_place_with_its_new_type() -> None:
         (lambda s: s.explode("customer"), "explode needs a list or a map, but 'customer' has the type string"),
         (lambda s: s.explode("items", inline=True), "inline needs a list of structs"),
         (lambda s: s.explode("parts", inline=True, position="n"), "inline= and position= cannot be combined"),
-        (lambda s: s.explode("tags", "one"), "'tags' makes 2 columns, got the names one"),
+        (lambda s: s.explode("tags", "one"), "exploding 'tags' gives the columns key, value, but the names are one"),
         (lambda s: s.select("explode(items)", "explode(tags)"), "a select can explode one column, got 2"),
         (lambda s: s.select("explode(items) + 1"), "explode makes several rows and cannot be part of an expression"),
         (lambda s: s.where("explode(items) = 'x'"), "explode makes several rows and cannot be part of an expression"),

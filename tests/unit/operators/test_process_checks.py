@@ -43,8 +43,8 @@ def step(process: Process) -> dict[str, pa.Table]:
     ("rows", "match"),
     [
         ([1], "must return a table, a batch or None, got list"),
-        (pa.table({"card": ["a"]}), r"missing \['n'\]"),
-        (pa.table({"card": ["a"], "n": [1], "x": [1]}), r"not declared \['x'\]"),
+        (pa.table({"card": ["a"]}), "missing n"),
+        (pa.table({"card": ["a"], "n": [1], "x": [1]}), "not declared: x"),
         (pa.table({"card": [1], "n": [1]}), "'card' of the returned rows has type int64, expected string"),
         (pa.table({"card": ["a"], "n": ["1"]}), "'n' .* has type string, expected int64"),
         (pa.table({"card": ["a"], "n": [1.5]}), "'n' .* has type double, expected int64"),
@@ -166,7 +166,7 @@ class Misusing(Process):
 @pytest.mark.parametrize(
     ("what", "match"),
     [
-        ("two rows", "2 rows were passed for 1 keys"),
+        ("two rows", "the values have length 2, but there are 1 keys"),
         ("other column", "not declared"),
         ("no table", "must be set to a table or batch, got Int64Array"),
         ("no list", "must be set to an array of lists"),

@@ -183,7 +183,7 @@ def test_a_number_of_last_items_below_one_is_refused(count: int) -> None:
 
     with (
         Epochs(ProcessOperator("asks", INPUT, Asks())) as stream,
-        pytest.raises(sb.InputError, match=f"must be 1 or more, got {count}"),
+        pytest.raises(sb.InputError, match=f"`count` must be at least 1, got {count}"),
     ):
         stream.feed(rows_of(INPUT, [{"k": 1, "op": "", "at": 0, "v": 0}], [0]))
 

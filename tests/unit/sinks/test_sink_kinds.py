@@ -76,11 +76,11 @@ MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
     "no path": ("parquet", wanted(), "needs path="),
     "a path that is not for it": ("postgres", wanted(path="x", options={"table": "t"}), "has no path"),
     "no table": ("sqlite", wanted(path="x.db"), "needs table="),
-    "a database in memory": ("sqlite", wanted(path=":memory:", options={"table": "t"}), "ends with each transaction"),
+    "a database in memory": ("sqlite", wanted(path=":memory:", options={"table": "t"}), "would keep no rows"),
     "an option of another type": (
         "console",
         wanted(options={"rows": "many"}),
-        "`rows` must be of type int, got 'many'",
+        "`rows` must be an integer, got 'many'",
     ),
     "a changelog without key in a database": (
         "sqlite",
@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
     "storage options that are no texts": (
         "delta",
         wanted(path="x", options={"storage_options": {"aws_region": 1}}),
-        "`storage_options` must be a mapping from text to text",
+        "`storage_options` must be a dict whose keys and values are all text",
     ),
     "a table without namespace": ("iceberg", wanted(path="x", options={"table": "t"}), "has no namespace"),
     "neither path nor catalog": ("iceberg", wanted(options={"table": "a.t"}), "needs either path= or catalog="),

@@ -79,7 +79,9 @@ class StateCatalogue:
         if url not in self.locations:
             raise InputError(
                 f"the location {location!r} is not attached",
-                fix=f"the attached locations are {', '.join(self.locations) or 'none'}",
+                fix=f"the attached locations are {', '.join(self.locations)}"
+                if self.locations
+                else "none is attached yet",
             )
         self.locations.remove(url)
         self.forget()

@@ -24,7 +24,7 @@ from statebed.operators.operator import Clock, Tables
 from statebed.operators.process.collections import ListTables, MapTables, collection
 from statebed.operators.process.items import Items
 from statebed.operators.process.key_choice import ChosenKeys, Keys, chosen, positions
-from statebed.operators.process.returned_rows import conformed_rows
+from statebed.operators.process.returned_rows import conformed_column, conformed_rows
 from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State
 from statebed.operators.process.timers import TimerKind, cancel_timers, set_timers, timer_times
 from statebed.operators.time_to_live import by_event_time
@@ -134,7 +134,8 @@ class Context:
             raise InputError(
                 f"there is no broadcast table {name!r}",
                 where=self.where,
-                fix=f"pass it: process(..., tables=[...]); there are {sorted(self._broadcasts)}",
+                fix="pass it: process(..., tables=[...])"
+                + (f"; there are {', '.join(sorted(self._broadcasts))}" if self._broadcasts else ""),
             )
         return self._broadcasts[name]
 
@@ -153,7 +154,9 @@ class Context:
         """Return the last `count` items of each list, without reading the others; expired items are left out."""
         lists = self._lists_of(state)
         if count < 1:
-            raise InputError(f"the number of items must be 1 or more, got {count}", where=self._at(state))
+            raise InputError(
+                f"`count` must be at least 1, got {count}", where=self._at(state), fix="pass a positive number of items"
+            )
         distinct, index = self._distinct(self._chosen(keys))
         items = lists.last(distinct.keys, count).lists(distinct.keys.num_rows, state.list_type)
         return items.take(from_numpy(index, pa.int64()))
@@ -193,7 +196,9 @@ class Context:
             return
         if not isinstance(values, pa.Table | pa.RecordBatch):
             raise InputError(
-                f"a ValueState must be set to a table or batch, got {type(values).__name__}", where=self._at(state)
+                f"a ValueState must be set to a table or batch, got {type(values).__name__}",
+                where=self._at(state),
+                fix=f"pass one row per key, with the columns {', '.join(field.name for field in state.fields)}",
             )
         rows = conformed_rows(values, pa.schema(state.fields), what="values", where=self._at(state))
         self._check_count(state, selected, rows.num_rows)
@@ -227,16 +232,14 @@ class Context:
     def put_items(self, state: MapState, map_keys: pa.Array, values: pa.Array, index: Keys = None) -> None:
         """Set the value of each map key; if one occurs several times, the last value wins."""
         maps = self._maps(state)
-        entries = pa.table(
-            {KEY: one_chunk(map_keys).cast(state.key_type), VALUE: one_chunk(values).cast(state.value_type)}
-        )
+        entries = pa.table({KEY: self._map_keys(state, map_keys), VALUE: self._map_values(state, values)})
         touched, inner = self._touched(state, index, entries.num_rows)
         maps.merge(touched.keys, Items(inner, entries), self._moments(state, touched, None))
 
     def remove_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> None:
         """Remove each map key."""
         maps = self._maps(state)
-        gone = one_chunk(map_keys).cast(state.key_type)
+        gone = self._map_keys(state, map_keys)
         touched, inner = self._touched(state, index, len(gone))
         maps.remove(touched.keys, inner, gone)
 
@@ -285,10 +288,11 @@ class Context:
 
     def _view(self, state: State) -> KeyedView:
         if not isinstance(state, State) or self._states.get(state.name) != state:
+            declared = ", ".join(f"self.{name}" for name in sorted(self._states))
             raise InputError(
-                f"{state!r} is not a state of this process",
+                f"{_shown(state)} is not a state of this process",
                 where=self.where,
-                fix=f"use self.NAME of a state that the class declares: {sorted(self._states)}",
+                fix=f"use a state that the class declares: {declared}" if declared else "declare it in the class",
             )
         return self._tables.get_keyed(state.name)
 
@@ -297,7 +301,7 @@ class Context:
             raise InputError(
                 f"the state must be a {kind.__name__}, got a {type(state).__name__}",
                 where=self._at(state),
-                fix="append is for lists; get_items, put_items and remove_items are for maps",
+                fix="append and last are for lists; get_items, has_items, put_items and remove_items are for maps",
             )
         return state
 
@@ -327,9 +331,19 @@ class Context:
         assert isinstance(maps, MapTables)
         return maps
 
+    def _map_keys(self, state: MapState, map_keys: pa.Array) -> pa.Array:
+        return conformed_column(
+            one_chunk(map_keys), pa.field(KEY, state.key_type), what="map entries", where=self._at(state)
+        )
+
+    def _map_values(self, state: MapState, values: pa.Array) -> pa.Array:
+        return conformed_column(
+            one_chunk(values), pa.field(VALUE, state.value_type), what="map entries", where=self._at(state)
+        )
+
     def _find(self, state: MapState, map_keys: pa.Array, index: Keys) -> tuple[pa.Array, Flags]:
         maps = self._maps(state)
-        wanted = one_chunk(map_keys).cast(state.key_type)
+        wanted = self._map_keys(state, map_keys)
         touched, inner = self._touched(state, index, len(wanted))
         return maps.find(touched.keys, inner, wanted)
 
@@ -351,7 +365,7 @@ class Context:
     def _check_count(self, state: State, keys: ChosenKeys, rows: int) -> None:
         if rows != keys.keys.num_rows:
             raise InputError(
-                f"{rows} rows were passed for {keys.keys.num_rows} keys",
+                f"the values have length {rows}, but there are {keys.keys.num_rows} keys",
                 where=self._at(state),
                 fix="pass one row per key, in the order of ctx.keys or of keys=",
             )
@@ -382,6 +396,15 @@ class Context:
         times = timer_times(at, selected.keys.num_rows, where=self.where)
         if not self._fires:
             raise InputError(
-                "a timer was set, but the process defines no `on_timer`", where=self.where, fix="define on_timer"
+                "a timer was set, but the process defines no `on_timer`",
+                where=self.where,
+                fix="define on_timer (in a ProcessKey: on_key_timer), which is called when the timer is due",
             )
         act(self._tables.get_time_keyed(kind.value), selected.keys, times)
+
+
+def _shown(state: object) -> str:
+    """Return what was passed in place of a state, in a few words."""
+    if not isinstance(state, State):
+        return repr(state)
+    return f"the {type(state).__name__} {state.name!r}" if state.name else f"this {type(state).__name__}"

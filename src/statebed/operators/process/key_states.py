@@ -168,7 +168,9 @@ class KeyList(_KeyState):
     def last(self, count: int) -> list[dict[str, Any]]:
         """Return the last `count` rows of the key, without reading the others; expired rows are left out."""
         if count < 1:
-            raise InputError(f"the number of rows must be 1 or more, got {count}", where=self._where)
+            raise InputError(
+                f"`count` must be at least 1, got {count}", where=self._where, fix="pass a positive number of rows"
+            )
         rows = [*self._set.get(self.place, ()), *self._appended.get(self.place, ())]
         if len(rows) < count and self.place not in self._set:
             rows = [*self._stored.last(self.place, count - len(rows)), *rows]

@@ -107,10 +107,24 @@ class ProcessKey(Process):
         for place, (key, part) in enumerate(zip(_plain_keys(ctx.keys), parts, strict=True)):
             states.turn_to(place)
             calls.turn_to(place)
-            returned.extend(function(key, part, states, calls) or ())
+            returned.extend(_iterable(function(key, part, states, calls), type(self), where=ctx.where))
         states.write()
         calls.write({name: schema_of(columns) for name, columns in self.side_outputs.items()})
         return rows_as_table(returned, schema_of(self.output), what="returned rows", where=ctx.where)
+
+
+def _iterable(rows: object, kind: type[ProcessKey], *, where: str) -> Iterable[Row]:
+    """Return the rows that a function returned, none for None."""
+    if rows is None:
+        return ()
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes):
+        raise InputError(
+            f"a function of {kind.__name__} must yield rows, or return a list of them or None; "
+            f"it returned {type(rows).__name__}",
+            where=where,
+            fix="yield a dict for each row",
+        )
+    return rows
 
 
 def _plain_keys(keys: pa.Table) -> list[Any]:

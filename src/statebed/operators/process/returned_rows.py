@@ -25,16 +25,23 @@ def conformed_rows(
     extra = [name for name in names if name not in schema.names]
     if missing or extra or len(set(names)) != len(names):
         raise InputError(
-            f"the {what} have the columns {names}, expected {schema.names}: missing {missing}, not declared {extra}",
+            f"the {what} have the columns {', '.join(names)}, expected {', '.join(_required(schema, optional))}"
+            + (f": missing {', '.join(missing)}" if missing else "")
+            + (f"; not declared: {', '.join(extra)}" if extra else ""),
             where=where,
             fix="use every declared column once, and no other",
         )
     fields = [field for field in schema if field.name in names]
-    columns = [_column(one_chunk(rows.column(field.name)), field, what=what, where=where) for field in fields]
+    columns = [conformed_column(one_chunk(rows.column(field.name)), field, what=what, where=where) for field in fields]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.Array:
+def _required(schema: pa.Schema, optional: Sequence[str]) -> list[str]:
+    return [name for name in schema.names if name not in optional]
+
+
+def conformed_column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.Array:
+    """Return a column with the type of a field; raise InputError if values do not fit, or may not be null."""
     if column.type != field.type:
         mistake = InputError(
             f"the column {field.name!r} of the {what} has type {column.type}, expected {field.type}",

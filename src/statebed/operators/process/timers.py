@@ -63,6 +63,12 @@ def timer_times(at: pa.Array | pa.ChunkedArray | pa.Scalar | int, count: int, *,
         at = from_numpy(np.full(count, at, dtype=np.int64), TIMESTAMP)
     if isinstance(at, pa.Scalar):
         at = pa.repeat(at, count)
+    if not isinstance(at, pa.Array | pa.ChunkedArray):
+        raise InputError(
+            f"the times of timers must be an Arrow array, a scalar or microseconds, got {type(at).__name__}",
+            where=where,
+            fix="pass one timestamp per key; ctx.watermark is None until the first watermark",
+        )
     times = one_chunk(at)
     if pa.types.is_timestamp(times.type):
         times = times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64())

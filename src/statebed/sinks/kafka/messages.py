@@ -149,8 +149,9 @@ class MessageEncoder:
                     fix="select(...) these columns and leave key= out, or use value='json'",
                 )
         elif not key and (self.is_upsert or self._encoding is Encoding.DEBEZIUM):
+            subject = "messages of a changelog need" if self.is_upsert else "value='debezium' needs"
             raise InputError(
-                "messages of a changelog need a key, by which they replace each other",
+                f"{subject} a key, by which messages replace each other",
                 where=where,
                 fix=f"write('kafka', ..., key={first!r}), with the columns that identify a row",
             )

@@ -81,7 +81,8 @@ def folder_catalog(path: str) -> IcebergCatalog:
 def catalog_of(path: str | None, catalog: str | Mapping[str, str] | None, *, where: str, fix: str) -> IcebergCatalog:
     """Return the catalog that `path=` or `catalog=` names; raise InputError unless there is exactly one of them."""
     if (catalog is None) == (path is None):
-        raise InputError("an Iceberg table needs either path= or catalog=", where=where, fix=fix)
+        got = "neither" if path is None else "both"
+        raise InputError(f"an Iceberg table needs either path= or catalog=, got {got}", where=where, fix=fix)
     if path is not None:
         return folder_catalog(path)
     if catalog is None or isinstance(catalog, str):
@@ -178,10 +179,10 @@ class IcebergLakeTable(LakeTable):
         timed = kind is not None and (pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and transform != "hour"))
         if kind is None or pa.types.is_nested(kind) or pa.types.is_floating(kind) or (match and not timed):
             raise InputError(
-                f"partition_by names {text!r}, which is neither a column of {columns.names} that is not a "
-                "floating-point number nor nested, nor year, month, day or hour of a time",
+                f"an Iceberg table cannot be partitioned by {text!r}; the columns are {', '.join(columns.names)}",
                 where=self.where,
-                fix="partition_by=['day(ts)', 'country']",
+                fix="name columns that are neither floating-point numbers nor nested, or year, month, day or hour of a "
+                "time: partition_by=['day(ts)', 'country']",
             )
         return name, transform
 

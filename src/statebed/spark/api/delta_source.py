@@ -39,7 +39,7 @@ class DeltaSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return spark_columns(_existing(*_place(self.options)).columns)
+        return spark_columns(existing_table(*_place(self.options)).columns)
 
     def streamReader(self, schema: StructType) -> "DeltaVersionReader":  # noqa: N802 - Spark's name
         return DeltaVersionReader(*_place(self.options), schema, starting=self.options.get(STARTING, ALL))
@@ -57,7 +57,7 @@ class DeltaVersionReader(LakeStreamReader):
         self._path, self._options = path, dict(storage_options)
 
     def newest(self) -> int:
-        return int(_existing(self._path, self._options).handle.version())
+        return int(existing_table(self._path, self._options).handle.version())
 
     def appended(self, first: int, last: int) -> list[AddedFile]:
         if first > last:
@@ -124,7 +124,8 @@ class DeltaVersionReader(LakeStreamReader):
             )
 
 
-def _existing(path: str, storage_options: Mapping[str, str]) -> TableVersion:
+def existing_table(path: str, storage_options: Mapping[str, str]) -> TableVersion:
+    """Return the newest version of a table; raise InputError if there is no table."""
     version = DeltaLakeTable(path, layout=TableLayout(), storage_options=storage_options).current("")
     if version is None:
         raise InputError("there is no Delta table", where=path, fix="pass the path of a Delta table")

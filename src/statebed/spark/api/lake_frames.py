@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statebed.errors import InputError
 from statebed.sinks.lake import catalog_of, check_identifier
 from statebed.spark.api.delta_source import NAME as DELTA_SOURCE
-from statebed.spark.api.delta_source import STORAGE, DeltaSource
+from statebed.spark.api.delta_source import STORAGE, DeltaSource, existing_table
 from statebed.spark.api.iceberg_source import NAME as ICEBERG_SOURCE
 from statebed.spark.api.iceberg_source import IcebergSource, TableAddress
 from statebed.spark.api.lake_source import ALL, STARTING, starting_option
@@ -27,6 +27,7 @@ def delta_frame(
     """Return the rows that a Delta table has, and those that are appended to it."""
     options = {f"{STORAGE}{option}": value for option, value in (storage_options or {}).items()}
     options[STARTING] = starting_option(starting, version="version", where=where)
+    existing_table(path, storage_options or {})  # Spark would wrap the error of its own call in a traceback
     session.dataSource.register(DeltaSource)
     return session.readStream.format(DELTA_SOURCE).options(**options).load(path)
 

@@ -7,17 +7,29 @@ Each mistake is evaluated in a fresh folder. An error that is not one of statebe
 import contextlib
 import io
 import os
+import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from mistakes import ON_SPARK, SECTIONS, Section
+from mistake_names import (
+    function_names,
+    lookup_names,
+    process_names,
+    published_names,
+    sink_names,
+    sql_names,
+    testing_names,
+)
+from mistake_section import Section
+from mistakes import ON_SPARK, SECTIONS
 
 import statebed as sb
 from statebed.checkpoint import EpochDraft, Run
@@ -25,9 +37,6 @@ from statebed.cli import main
 from statebed.config import resolve
 from statebed.errors import StatebedError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.stream_schema import Changes, Output
-from statebed.sinks.registry import KINDS, SinkRequest
-from statebed.sinks.row_shape import declared_key
 from statebed.state import (
     Codec,
     ManagerOptions,
@@ -45,6 +54,9 @@ from statebed.state import (
 from statebed.storage import ScopedStore, get_storage_provider
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "error-messages.md"
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+"""Where an object is in memory, which Python's own errors say."""
 
 _HEAD = """# Error messages
 
@@ -65,7 +77,6 @@ RIDES = pa.schema(
     ]
 )
 TRIPS = pa.schema([("driver", pa.string()), ("trips", pa.int64())])
-COLUMNS = pa.schema([("driver", pa.string()), ("n", pa.int64())])
 
 
 class NoOutput(sb.Process):
@@ -106,45 +117,18 @@ class StateOfInstance(NoOutput):
 PROCESSES = (NoOutput, NoMethod, UnknownType, ShadowsKey, StateOfInstance)
 
 
-def names_of(section: Section) -> dict[str, Any]:
-    """Return the names that the mistakes of a section use."""
+def _flow_names() -> dict[str, Any]:
     flow = sb.Flow()
     rides = flow.source("rides", RIDES, watermark=("ts", "10 minutes"))
     untimed = flow.source("untimed", RIDES)
-    common = {"sb": sb, "pa": pa, "timedelta": timedelta, "datetime": datetime}
-    match section.title:
-        case "Flows":
-            changelog = untimed.key_by("driver", name="changelog").agg(n=sb.count())
-            other_flow = sb.Flow().source("other", RIDES)
-            streams = {"rides": rides, "untimed": untimed, "changelog": changelog, "other_flow": other_flow}
-            return {**common, **streams, "SCHEMA": RIDES, **{kind.__name__: kind for kind in PROCESSES}}
-        case "Settings":
-            return {"settings": lambda **settings: resolve(settings, spark_conf={}, environ={}, folder=Path())}
-        case "Sinks":
-            return {**common, "append": _writer(Changes.APPEND), "changes": _writer(Changes.CHANGELOG)}
-        case "Reading state":
-            return {**common, "drivers": sb.read_state("state", table="drivers")}
-        case "State without Spark":
-            return {**common, **_state_names()}
-    return common
-
-
-def _writer(changes: Changes) -> Any:
-    def write(kind: str, *, path: str | None = None, key: str | None = None, **options: Any) -> object:
-        output = Output(COLUMNS, changes)
-        where = "write()"
-        request = SinkRequest(
-            sink_id="out",
-            job_id="rides",
-            output=output,
-            key=declared_key(output, key, where=where),
-            path=path,
-            options=options,
-            where=where,
-        )
-        return KINDS[kind].make(request)
-
-    return write
+    return {
+        "rides": rides,
+        "untimed": untimed,
+        "changelog": untimed.key_by("driver", name="changelog").agg(n=sb.count()),
+        "other_flow": sb.Flow().source("other", RIDES),
+        "SCHEMA": RIDES,
+        **{kind.__name__: kind for kind in PROCESSES},
+    }
 
 
 def _state_names() -> dict[str, Any]:
@@ -170,6 +154,32 @@ def _state_names() -> dict[str, Any]:
         "get_storage_provider": get_storage_provider,
         "Run": Run,
     }
+
+
+_NAMES: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "Flows": _flow_names,
+    "Python functions": function_names,
+    "Explode, lookups and change events": lookup_names,
+    "Processes": process_names,
+    "SQL text": sql_names,
+    "Settings": lambda: {
+        "settings": lambda **settings: resolve(settings, spark_conf={}, environ={}, folder=Path()),
+    },
+    "Sinks": sink_names,
+    "Kafka, Delta, Iceberg and SQL databases": sink_names,
+    "Rows that a sink cannot write": lambda: published_names(Path()),
+    "Reading state": lambda: {"drivers": sb.read_state("state", table="drivers")},
+    "State without Spark": _state_names,
+}
+"""Names of each section, by its title."""
+
+
+def names_of(section: Section, open_runs: contextlib.ExitStack) -> dict[str, Any]:
+    """Return the names that the mistakes of a section use."""
+    common = {"sb": sb, "pa": pa, "timedelta": timedelta, "datetime": datetime}
+    if section.title == "Test runs":
+        return common | testing_names(open_runs)
+    return common | _NAMES.get(section.title, dict)()
 
 
 def write_state() -> None:
@@ -237,6 +247,7 @@ def answered(sections: Sequence[Section], names_for: Callable[[Section, str], di
                 if not text:
                     accepted.append(f"{mistake}: no error")
             shown = text.replace(f"{Path.cwd()}/", "").replace(str(Path.cwd()), ".")
+            shown = _ADDRESS.sub("", shown)
             prompt = "$" if mistake.startswith("statebed ") else ">>>"
             parts.append(f"```text\n{prompt} {mistake}\n{shown}\n```\n")
     return "\n".join(parts), accepted
@@ -244,9 +255,11 @@ def answered(sections: Sequence[Section], names_for: Callable[[Section, str], di
 
 def plain_part() -> tuple[str, list[str]]:
     """Return the page up to the sections that need Spark, and the mistakes that raised no error of statebed."""
-    with fresh_folder():
+    with fresh_folder(), contextlib.ExitStack() as open_runs:
         write_state()
-        names = {section.title: names_of(section) for section in SECTIONS}
+        Path("latin.sql").write_bytes(b"SELECT '\xe9'")
+        Path("empty.sql").write_text("-- nothing", encoding="utf-8")
+        names = {section.title: names_of(section, open_runs) for section in SECTIONS}
         text, accepted = answered(SECTIONS, lambda section, _: names[section.title])
     return f"{_HEAD}\n{text}", accepted
 
@@ -255,13 +268,16 @@ def spark_part(spark: Any) -> tuple[str, list[str]]:
     """Return the sections that need Spark, and the mistakes that raised no error of statebed or wrote something."""
     with fresh_folder() as folder:
         (folder / "in").mkdir()
-        text, accepted = answered(ON_SPARK, lambda *_: _spark_names(spark, folder))
-        accepted += [f"something was written: {path}" for path in folder.iterdir() if path.name != "in"]
+        (folder / "checkpoint" / "offsets").mkdir(parents=True)
+        text, accepted = answered(ON_SPARK, lambda _, mistake: _spark_names(spark, folder, mistake))
+        accepted += [
+            f"something was written: {path}" for path in folder.iterdir() if path.name not in {"in", "checkpoint"}
+        ]
     return text, accepted
 
 
-def _spark_names(spark: Any, folder: Path) -> dict[str, Any]:
-    """Return the names that mistakes in jobs use. Each has jobs of its own, because a mistake may leave half of one."""
+def _spark_names(spark: Any, folder: Path, mistake: str) -> dict[str, Any]:
+    """Return the names that a mistake in a job uses. Each has jobs of its own, because it may leave half of one."""
     schema = "driver string, fare double, cents bigint, status string, ts timestamp"
     df = spark.readStream.schema(schema).parquet(str(folder / "in"))
     minute = sb.tumbling("1 minute")
@@ -272,21 +288,32 @@ def _spark_names(spark: Any, folder: Path) -> dict[str, Any]:
     def rides(of: sb.Job) -> Any:
         return of.source(df, "rides", watermark=("ts", "1 minute"))
 
-    stream, whole = rides(job()), job()
-    rides(whole).group_by("driver", minute).agg(n=sb.count()).write("parquet", path="out")
+    def whole() -> sb.Job:
+        made = job()
+        rides(made).group_by("driver", minute).agg(n=sb.count()).write("parquet", path="out")
+        return made
+
+    stream = cache(lambda: rides(job()))
+    names: dict[str, Callable[[], Any]] = {
+        "marked": lambda: df.withWatermark("ts", "1 minute"),
+        "new_job": job,
+        "untimed": lambda: job().source(df),
+        "rides": stream,
+        "elsewhere": lambda: rides(job()),
+        "results": lambda: stream().group_by("driver", minute).agg(n=sb.count()),
+        "counts": lambda: stream().key_by("driver", name="counts").agg(n=sb.count()),
+        "job": whole,
+    }
+    words = set(re.findall(r"\w+", mistake))
     return {
         "sb": sb,
         "F": import_module("pyspark.sql.functions"),
         "spark": spark,
         "df": df,
-        "marked": df.withWatermark("ts", "1 minute"),
         "minute": minute,
-        "new_job": job(),
-        "untimed": job().source(df),
-        "rides": stream,
-        "elsewhere": rides(job()),
-        "results": stream.group_by("driver", minute).agg(n=sb.count()),
-        "job": whole,
+        "checkpoint": str(folder / "checkpoint"),
+        "MemorySink": sb.MemorySink,
+        **{name: make() for name, make in names.items() if name in words},
     }
 
 

@@ -3,17 +3,10 @@
 `error_messages.py` runs them all and writes what they print into docs/reference/error-messages.md.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Section:
-    """Mistakes of one part of the API, and the names that they use."""
-
-    title: str
-    about: str
-    mistakes: tuple[str, ...]
-
+from connector_mistakes import CONNECTORS, PUBLISHED
+from mistake_section import Section
+from operator_mistakes import FUNCTIONS, LOOKUPS, PROCESSES, TESTING
+from sql_mistakes import SHELL, SQL_TEXT
 
 FLOW = Section(
     "Flows",
@@ -392,7 +385,7 @@ SPARK = Section(
 
 QUERIES = Section(
     "Structured Streaming queries",
-    "The names are those of the section before.",
+    "The names are those of the sections before.",
     (
         "new_job.from_dataframe(df.orderBy('cents'))",
         "new_job.from_dataframe(df.limit(3))",
@@ -413,6 +406,83 @@ QUERIES = Section(
     ),
 )
 
-SECTIONS = (FLOW, CALLS, SETTINGS, SINKS, STATE, COMMANDS, TABLES)
-ON_SPARK = (SPARK, QUERIES)
+SOURCES = Section(
+    "Sources and sinks of jobs",
+    "The names are those of the section before; `counts` is `rides.key_by('driver').agg(n=sb.count())`. This Spark\n"
+    "has no Kafka connector.",
+    (
+        "new_job.kafka([], servers='broker:9092', schema='id bigint')",
+        "new_job.kafka('orders', servers='broker:9092')",
+        "new_job.kafka('orders', servers='broker:9092', value='xml', schema='id bigint')",
+        "new_job.kafka('orders', servers='broker:9092', value='raw', schema='id bigint')",
+        "new_job.kafka('orders', servers='broker:9092', schema='id bigint', avro_header=True)",
+        "new_job.kafka('orders', servers='broker:9092', schema='id bigint', metadata=['leader'])",
+        "new_job.kafka('orders', servers='broker:9092', schema='id bigint', malformed='skip')",
+        "new_job.kafka('orders', servers='broker:9092', schema='id bigint', options={'subscribe': 'x'})",
+        "new_job.kafka('orders', servers='broker:9092', schema='id bigint')",
+        "new_job.delta('nowhere')",
+        "new_job.delta('nowhere', starting='first')",
+        "new_job.iceberg('rides.trips', path='nowhere')",
+        "new_job.iceberg('trips', path='nowhere')",
+        "new_job.iceberg('rides.trips')",
+        "new_job.changelog(df, key='driver', format='debezium')",
+        "new_job.changelog(df, key='driver', format='oracle')",
+        "results.write(42)",
+        "results.write('parquets', path='out')",
+        "results.write('json')",
+        "results.write('json', path='out', mode='error')",
+        "results.write('json', path='out', partition_by='city')",
+        "results.write('json', path='out', compression=[])",
+        "results.write(print, colour='red')",
+        "results.write(MemorySink('x'), rows=3)",
+        "counts.write('json', path='out')",
+        "counts.transform(lambda df: df.drop('_weight')).write('console')",
+        "results.transform(lambda df: df.withColumn('_Weight', F.lit(1))).write('console')",
+        "rides.dead_letters",
+        "rides.where('fare > 0').operator_id",
+        "new_job.register_function('my tip', len, returns='double')",
+        "job.start(available_now=True, removed='maybe')",
+        "job.start(available_now=True, sinks={'totals': 'maybe'})",
+        "job.start(available_now=True, skip={'totals': 'all'})",
+        "job.start(available_now=True, sources={'rides': 'maybe'})",
+        "job.start(available_now=True, skip={'totals': 17})",
+        "job.start(available_now=True, abandon=job.sink_names)",
+    ),
+)
+
+TAKEOVER = Section(
+    "Taking over a query of Spark's",
+    "The names are those of the section before. `checkpoint` is an empty checkpoint of Spark's.",
+    (
+        "job.take_over('nowhere')",
+        "job.take_over('s3://bucket/checkpoint')",
+        "job.take_over(checkpoint)",
+        "sb.write_stream(df).format('parquet').start('out')",
+        "sb.write_stream(df).format('memory').start()",
+        "sb.write_stream(df).clusterBy('driver')",
+        "sb.write_stream(df).trigger()",
+        "sb.write_stream(df).trigger(once=False)",
+        "sb.write_stream(df).trigger(realTime='1 second')",
+        "sb.write_stream(df).outputMode('update').toTable('t')",
+    ),
+)
+
+SECTIONS = (
+    FLOW,
+    CALLS,
+    FUNCTIONS,
+    LOOKUPS,
+    PROCESSES,
+    SQL_TEXT,
+    SETTINGS,
+    SINKS,
+    CONNECTORS,
+    PUBLISHED,
+    STATE,
+    COMMANDS,
+    SHELL,
+    TABLES,
+    TESTING,
+)
+ON_SPARK = (SPARK, SOURCES, QUERIES, TAKEOVER)
 """Sections that need a Spark session. They are the last ones of the page."""

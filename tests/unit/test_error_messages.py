@@ -5,7 +5,7 @@ import re
 from error_messages import PAGE, plain_part, reviewed
 from mistakes import ON_SPARK, SECTIONS
 
-LEAST = 270
+LEAST = 540
 """Number of mistakes that the page has at least."""
 
 

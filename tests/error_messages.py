@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from mistake_names import (
     sink_names,
     sql_names,
     testing_names,
+    time_names,
 )
 from mistake_section import Section
 from mistakes import ON_SPARK, SECTIONS
+from sql_mistakes import SQL_TABLES
 
 import statebed as sb
 from statebed.checkpoint import EpochDraft, Run
@@ -37,17 +39,22 @@ from statebed.cli import main
 from statebed.config import resolve
 from statebed.errors import StatebedError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.sql.source_text import SqlText
 from statebed.state import (
     Codec,
+    CommitData,
     ManagerOptions,
     MemoryController,
     Merge,
+    RecordBatch,
+    TableData,
     TableManager,
     TaskInfo,
     global_table_config,
     global_table_config_with_version,
     keyed_table_config,
     merge_columns,
+    multiset_table_config,
     operator_entry,
     timestamp_table_config,
 )
@@ -134,6 +141,8 @@ def _flow_names() -> dict[str, Any]:
 def _state_names() -> dict[str, Any]:
     store = ScopedStore(get_storage_provider("memory://trips"), "trips")
     tables = {"trips": keyed_table_config("trips", "", ["driver"], TRIPS), **global_table_config("limits", "")}
+    tables["fares"] = timestamp_table_config("fares", "", timedelta(hours=1), False, TRIPS, keys=["driver"])
+    tables["timed"] = keyed_table_config("timed", "", ["driver"], TRIPS, timedelta(days=1))
     manager = TableManager(TaskInfo("trips", "count"), tables, store)
     return {
         "SCHEMA": TRIPS,
@@ -145,6 +154,13 @@ def _state_names() -> dict[str, Any]:
         "keyed_table_config": keyed_table_config,
         "timestamp_table_config": timestamp_table_config,
         "global_table_config_with_version": global_table_config_with_version,
+        "multiset_table_config": multiset_table_config,
+        "fares": manager.get_time_keyed("fares"),
+        "timed": manager.get_keyed("timed"),
+        "TableManager": TableManager,
+        "TableData": TableData,
+        "CommitData": CommitData,
+        "RecordBatch": RecordBatch,
         "TaskInfo": TaskInfo,
         "MemoryController": MemoryController,
         "ManagerOptions": ManagerOptions,
@@ -160,6 +176,7 @@ _NAMES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "Flows": _flow_names,
     "Python functions": function_names,
     "Explode, lookups and change events": lookup_names,
+    "Times of joins": time_names,
     "Processes": process_names,
     "SQL text": sql_names,
     "Settings": lambda: {
@@ -306,6 +323,7 @@ def _spark_names(spark: Any, folder: Path, mistake: str) -> dict[str, Any]:
     }
     words = set(re.findall(r"\w+", mistake))
     return {
+        "pipeline": partial(_pipeline, spark),
         "sb": sb,
         "F": import_module("pyspark.sql.functions"),
         "spark": spark,
@@ -315,6 +333,12 @@ def _spark_names(spark: Any, folder: Path, mistake: str) -> dict[str, Any]:
         "MemorySink": sb.MemorySink,
         **{name: make() for name, make in names.items() if name in words},
     }
+
+
+def _pipeline(spark: Any, text: str) -> None:
+    """Read a pipeline whose first line defines the tables that mistakes use."""
+    source = SqlText(f"{SQL_TABLES}\n{text}", "pipeline.sql")
+    import_module("statebed.queries.text.pipeline").read_pipeline(source, state="jobs", spark=spark)
 
 
 def reviewed() -> tuple[str, str]:

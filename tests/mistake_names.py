@@ -103,6 +103,19 @@ def lookup_names() -> dict[str, Any]:
     }
 
 
+def time_names() -> dict[str, Any]:
+    """Return the names of mistakes in times of joins."""
+    flow = sb.Flow()
+    rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "0s"))
+    columns = "driver string, fare double, paid_at timestamp"
+    return {
+        "rides": rides,
+        "fares": flow.source("fares", columns, watermark=("paid_at", "0s")),
+        "changelog": rides.key_by("driver", name="changelog").agg(n=sb.count()),
+        "minute": sb.tumbling("1 minute"),
+    }
+
+
 class _Batch(sb.Process):
     total = sb.ValueState("n bigint")
     list = sb.ListState("n bigint")

@@ -5,8 +5,8 @@
 
 from connector_mistakes import CONNECTORS, PUBLISHED
 from mistake_section import Section
-from operator_mistakes import FUNCTIONS, LOOKUPS, PROCESSES, TESTING
-from sql_mistakes import SHELL, SQL_TEXT
+from operator_mistakes import FUNCTIONS, LOOKUPS, PROCESSES, TESTING, TIMES
+from sql_mistakes import PIPELINES, SHELL, SQL_TEXT
 
 FLOW = Section(
     "Flows",
@@ -146,6 +146,9 @@ SETTINGS = Section(
         "settings(memory_shares={'counts': 2})",
         "settings(memory_shares={'counts': 0.7, 'best': 0.7})",
         "settings(memory_shares='counts')",
+        "settings(memory_shares={'counts': 0})",
+        "settings(memory=0)",
+        "settings(epoch_timeout='99999999999999 weeks')",
         "settings(parallelism=0)",
         "settings(parallelism='many')",
         "settings(attempts=1.5)",
@@ -225,6 +228,11 @@ COMMANDS = Section(
     "The folder `state` is that of the section above.",
     (
         "statebed ls nowhere",
+        "statebed state state rides --key nobody",
+        "statebed export state rides state --table drivers",
+        "statebed state state rides --table drivers --key Ulm,seven",
+        "statebed pack archive.txt",
+        "statebed rescale state nobody 4 --offline --yes",
         "statebed ls state/rides",
         "statebed show state nobody",
         "statebed show state rides 99",
@@ -261,8 +269,9 @@ COMMANDS = Section(
 TABLES = Section(
     "State without Spark",
     "`SCHEMA` has the columns `driver` (string) and `trips` (bigint); `manager` is a `TableManager` with the keyed\n"
-    "table `trips` and the global keyed table `limits`; `view` is `manager.get_keyed('trips')`, `keys` a table with\n"
-    "one key, and `rows` a table with its value.",
+    "table `trips`, the global keyed table `limits`, the time-keyed table `fares` and the keyed table `timed` with a\n"
+    "time to live; `view`, `fares` and `timed` are views of them, `keys` is a table with one key, and `rows` one with\n"
+    "its value.",
     (
         "keyed_table_config('trips', '', [], SCHEMA)",
         "keyed_table_config('trips', '', 'driver', SCHEMA)",
@@ -281,6 +290,16 @@ TABLES = Section(
         "TaskInfo('trips', 'count', 4, 2)",
         "TaskInfo('trips', 'count', 0, 0)",
         "MemoryController(0)",
+        "ManagerOptions(timeout_seconds=0)",
+        "view.delete(['d1'])",
+        "keyed_table_config('trips', '', ['driver'], SCHEMA, timedelta.max)",
+        "timed.upsert(keys, rows)",
+        "timed.upsert(keys, rows, times=[1])",
+        "timed.upsert(keys, rows, times=pa.array(['noon']))",
+        "view.merge(keys, pa.table({'trips': ['a']}), merge_columns(trips=Merge.SUM))",
+        "manager.get_keyed('fares')",
+        "get_storage_provider('state').get('/x')",
+        "Codec(object).encode(object())",
         "ManagerOptions(max_pending=0)",
         "manager.get_keyed('nobody')",
         "manager.get_keyed('limits')",
@@ -304,6 +323,30 @@ TABLES = Section(
         "get_storage_provider('state').get('')",
         "get_storage_provider('state').get('nothing')",
         "get_storage_provider('state').get_range('x', -1, 4)",
+        "multiset_table_config('tags', '', [], ['driver'], SCHEMA)",
+        "multiset_table_config('tags', '', 'driver', ['trips'], SCHEMA)",
+        "multiset_table_config('tags', '', ['driver'], ['trips'], SCHEMA, ttl=timedelta(1), expires_with='trips')",
+        "keyed_table_config('trips', '', ['driver'], pa.schema([('driver', pa.string()), ('', pa.int64())]))",
+        "view.upsert(keys, rows, times=[1])",
+        "view.get(['d1'])",
+        "fares.append(rows)",
+        "fares.append([1])",
+        "fares.delete_times('noon', 10)",
+        "fares.delete_times(0, 1 << 70)",
+        "fares.delete_times(10, 0)",
+        "manager.get_global_keyed_state('limits', key_type=int)",
+        "manager.send(TableData('limits', CommitData(b'prepared')))",
+        "manager.send(TableData('limits', RecordBatch(pa.record_batch({'key': [b'']}))))",
+        "manager.send(TableData('nobody', CommitData(b'prepared')))",
+        "manager.commit_data('nobody')",
+        "manager.checkpoint('one', 0)",
+        "TableManager(TaskInfo('x', 'y'), {'a': keyed_table_config('b', '', ['driver'], SCHEMA)}, store)",
+        "TableManager(TaskInfo('trips', 'count'), {}, 'state')",
+        "get_storage_provider(42)",
+        "get_storage_provider('state').get('a//b')",
+        "get_storage_provider('state').get(chr(0))",
+        "get_storage_provider('state').get('a' + chr(10))",
+        "Run.open(store, 'trips' * 60)",
         "Run.open(store, 'my job')",
         "Run.open(store, 'trips', options=sb.RunOptions(origin=sb.Origin(epoch=99)))",
         "Run.open(store, 'trips', options=sb.RunOptions(origin=sb.Origin(savepoint='tuesday')))",
@@ -472,6 +515,7 @@ SECTIONS = (
     CALLS,
     FUNCTIONS,
     LOOKUPS,
+    TIMES,
     PROCESSES,
     SQL_TEXT,
     SETTINGS,
@@ -484,5 +528,5 @@ SECTIONS = (
     TABLES,
     TESTING,
 )
-ON_SPARK = (SPARK, SOURCES, QUERIES, TAKEOVER)
+ON_SPARK = (SPARK, SOURCES, QUERIES, TAKEOVER, PIPELINES)
 """Sections that need a Spark session. They are the last ones of the page."""

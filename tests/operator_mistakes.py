@@ -83,6 +83,39 @@ LOOKUPS = Section(
     ),
 )
 
+TIMES = Section(
+    "Times of joins",
+    "`rides` and `fares` have the columns `driver` (string), `fare` (double) and an event time, `ts` and `paid_at`;\n"
+    "`changelog` is the result of `rides.key_by('driver').agg(n=sb.count())`, `minute` is `sb.tumbling('1 minute')`.",
+    (
+        "rides.join(fares, on='driver', within='ts = paid_at + 5')",
+        "rides.join(fares, on='driver', within='ts between ts and paid_at')",
+        "rides.join(fares, on='driver', within='cabs.ts between paid_at and paid_at + interval 1 hour')",
+        "rides.join(fares, on='driver', within='rides.fare between paid_at and paid_at + interval 1 hour')",
+        "rides.join(fares, on='driver', within='fare between paid_at and paid_at + interval 1 hour')",
+        "rides.join(fares, on='driver', within='ts > paid_at or ts < paid_at')",
+        "rides.join(fares, on='driver', within='ts between paid_at and paid_at - interval 1 hour')",
+        "rides.join('fares', on='driver', within=sb.between('0s', '1 hour'))",
+        "rides.join(fares, on='driver', as_of=sb.as_of(), how='full')",
+        "rides.join(fares, on='driver', as_of=sb.as_of(), condition='fare > 1')",
+        "rides.join(fares, on='driver', as_of=sb.as_of(tolerance='0s'))",
+        "rides.join(fares, on='driver', as_of=sb.as_of(deleted='fare'))",
+        "rides.join(changelog, on='driver', within=sb.between('0s', '1 hour'))",
+        "rides.join(fares, on='driver', within=sb.between('0s', '1 hour'), suffixes=('', ''))",
+        "rides.join(fares, on='driver', within=sb.between('0s', '1 hour'), condition='fare')",
+        "rides.join(fares, on=['driver', 'driver'], within=sb.between('0s', '1 hour'))",
+        "sb.between(1, 2)",
+        "sb.sliding('1 hour', '1 microsecond')",
+        "sb.Flow().source('r', 'ts timestamp', watermark=('ts', '-1 minute'))",
+        "rides.group_by('driver', minute).agg(n=sb.count(), allowed_lateness='-1 minute')",
+        "rides.group_by('driver', minute).over('ts', a=sb.lag('driver', 1, default=5))",
+        "rides.group_by('driver', minute).over('ts', ts=sb.row_number())",
+        "rides.key_by('driver').top(3, by='fare upwards')",
+        "rides.key_by('driver', 'driver').agg(n=sb.count())",
+        "rides.key_by('driver').agg(x=sb.aggregate(object()))",
+    ),
+)
+
 PROCESSES = Section(
     "Processes",
     "`batch(f)` runs a process over the rows of two drivers: `on_batch` is `f(self, rows, ctx)`, the states are\n"
@@ -179,5 +212,3 @@ TESTING = Section(
         "sb.testing.evaluate_over([{'price': 'a'}], 'price desc', total=sb.running_sum('price'))",
     ),
 )
-
-OPERATORS = (FUNCTIONS, LOOKUPS, PROCESSES, TESTING)

@@ -114,3 +114,44 @@ SHELL = Section(
         "statebed sql --skip totals=all -e SHOW",
     ),
 )
+
+SQL_TABLES = (
+    "CREATE TABLE bids (id BIGINT, price BIGINT, ts TIMESTAMP, WATERMARK FOR ts) WITH (connector = 'datagen'); "
+    "CREATE TABLE out (id BIGINT, n BIGINT) WITH (connector = 'sqlite', path = 'out.db', table = 'out');"
+)
+"""First line of the pipelines below."""
+
+PIPELINES = Section(
+    "SQL pipelines",
+    "`pipeline(text)` is a pipeline whose first line defines the tables `bids` (`id BIGINT, price BIGINT`, and the\n"
+    "event time `ts`) and `out` (`id BIGINT, n BIGINT`).",
+    (
+        "pipeline('INSERT INTO nowhere SELECT id, price FROM bids')",
+        "pipeline('INSERT INTO out SELECT id FROM bids')",
+        "pipeline('INSERT INTO out SELECT id, 1 FROM bids; INSERT INTO out SELECT id, 2 FROM bids')",
+        "pipeline('CREATE VIEW v AS SELECT * FROM bids; INSERT INTO v SELECT * FROM bids')",
+        "pipeline('CREATE VIEW v (a) AS SELECT * FROM bids; SELECT * FROM v')",
+        "pipeline('CREATE VIEW bids AS SELECT 1; SELECT * FROM bids')",
+        "pipeline('SELECT 1')",
+        "pipeline(\"CREATE TABLE t (a BIGINT) WITH (path = 'in'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a BIGINT) WITH (connector = 'rabbitmq'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a BIGINT) WITH (connector = 'kafka', topic = 'a'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a BIGINT) WITH (connector = 'datagen', seed = 'x'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a ARRAY<INT>) WITH (connector = 'datagen'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t WITH (connector = 'datagen'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a MONEY) WITH (connector = 'datagen'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT) WITH (connector = 'filesystem', path = 'in'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT, WATERMARK FOR a) WITH (connector = 'datagen'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT) WITH (connector = 'datagen', broadcast = 'maybe'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT) WITH (connector = 'datagen', broadcast = 'true'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT) WITH (connector = 'datagen', deleted = 'a'); SELECT * FROM t\")",
+        "pipeline(\"CREATE TABLE t (a INT) WITH (connector = 'sqlite', path = 'a', table = 'a'); SELECT * FROM t\")",
+        "pipeline(\"CREATE FUNCTION f AS 'nowhere:f'; SELECT f(id) FROM bids\")",
+        "pipeline(\"SET 'memory' = '1g'; SET 'memory' = '2g'; SELECT * FROM bids\")",
+        "pipeline(\"SET 'table.exec.state.ttl' = '1 day'; SELECT * FROM bids\")",
+        "pipeline('SELECT count(*) FROM TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts))) GROUP BY window_start')",
+        "pipeline(\"SELECT count(*) FROM bids GROUP BY CUMULATE(ts, INTERVAL '1' HOUR, INTERVAL '1' DAY)\")",
+        "pipeline(\"SELECT count(*) FROM bids GROUP BY HOP(ts, INTERVAL '1' DAY, INTERVAL '1' HOUR)\")",
+        "pipeline('INSERT INTO out SELECT id, count(*) FROM bids GROUP BY id')",
+    ),
+)

@@ -83,10 +83,11 @@ class AsOfJoin(OperatorBase):
                 fix="use a duration like '1 hour', or leave it out to accept versions of any age",
             )
         if self.deleted is not None and not self._is_flag(self.deleted):
+            flags = ", ".join(field.name for field in self.right.columns if pa.types.is_boolean(field.type))
             raise InputError(
                 f"`deleted` must be a boolean non-key column of {self.right.name}, got {self.deleted!r}",
                 where=where,
-                fix=f"use one of {[field.name for field in self.right.columns if pa.types.is_boolean(field.type)]}",
+                fix=f"use one of {flags}" if flags else "add one first: with_columns(gone=\"action = 'delete'\")",
             )
         if VERSION_TIME in self.right.columns.names:
             raise InputError(f"the column name {VERSION_TIME!r} is reserved", where=where, fix="rename the column")

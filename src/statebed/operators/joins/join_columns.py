@@ -95,10 +95,10 @@ class JoinColumns:
         changing = [side.name for side in (self.left, self.right) if side.changes is Changes.CHANGELOG]
         if changing:
             raise InputError(
-                f"the inputs {changing} are changelogs: emitted results may have to be retracted, "
-                "but the join's results are final",
+                f"the input {' and the input '.join(changing)} of the join is a changelog: emitted results may have to "
+                "be retracted, but the join's results are final",
                 where=where,
-                fix="use the updating join for changelogs",
+                fix="leave within=, window= and as_of= out: a join without them updates its results",
             )
 
     def side(self, side: JoinSide) -> Input:

@@ -136,7 +136,8 @@ class GlobalKeyedTable:
             self._parts = []
         elif self._declared != (key_type, value_type):
             raise InputError(
-                f"the table is in use with the types {self._declared}, but is now opened with {(key_type, value_type)}",
+                f"the table is in use with {_types_text(*self._declared)}, but is now opened with "
+                f"{_types_text(key_type, value_type)}",
                 where=self.where,
                 fix="declare the same types wherever the table is opened",
             )
@@ -362,6 +363,12 @@ def _to_compact(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
         size += by_age[count].size
         count += 1
     return by_age[:count]
+
+
+def _types_text(key_type: Any, value_type: Any) -> str:
+    """Return the types of keys and values as the program declares them."""
+    texts = (getattr(kind, "__name__", str(kind)) for kind in (key_type, value_type))
+    return "key_type={}, value_type={}".format(*texts)
 
 
 class GlobalKeyedView(Generic[K, V]):

@@ -91,7 +91,7 @@ class GivenRows:
         types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         if types != wanted or len(rows.schema.names) != len(wanted):
             raise InputError(
-                f"the rows have the columns {types} instead of {wanted}",
+                f"the rows have the columns {_types_text(types)}, expected {_types_text(wanted)}",
                 where=self._where,
                 fix="select and cast the columns",
             )
@@ -118,3 +118,7 @@ class GivenRows:
                 fix="send each row to the owner of its key's hash",
             )
         return keys | {KEY_HASH: from_numpy(hashes, pa.uint64())}
+
+
+def _types_text(types: Mapping[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in types.items()) or "none"

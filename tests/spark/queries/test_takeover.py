@@ -244,7 +244,7 @@ def test_a_folder_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path:
     df = Tables(spark, tmp_path / "in", files=1).write().read().groupBy("k").count()
     job = sb.Job("taken", state=tmp_path / "state", spark=spark)
     job.from_dataframe(df).write("console")
-    with pytest.raises(sb.InputError, match="no local folder with a checkpoint"):
+    with pytest.raises(sb.InputError, match="must be in a local folder"):
         job.take_over("s3://bucket/checkpoint")
     (tmp_path / "empty" / "offsets").mkdir(parents=True)
     with pytest.raises(sb.InputError, match="committed no batch"):

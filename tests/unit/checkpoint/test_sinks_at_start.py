@@ -499,7 +499,7 @@ def test_epochs_to_skip_are_those_of_sinks_and_epochs_that_exist(place: Place, s
 
 
 def test_a_sink_that_a_job_no_longer_has_is_named_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """It has everything, so nothing is lost; but its table does not grow any more."""
+    """Nothing is lost, but its table does not grow any more."""
     gone, kept = PlacedSink("old", target="/tables/old"), PlacedSink("new", target="/tables/new")
     history(place, gone, kept, epochs=3)
     caplog.clear()

@@ -1,7 +1,8 @@
 """Numeric functions: rounding as in Spark, roots, powers, logarithms."""
 
+import math
 from collections.abc import Callable
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
 
 import numpy as np
@@ -45,6 +46,8 @@ def _round(site: Site) -> Term:
     digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, MIN_DIGITS)
     kind = operand.type
     if types.is_float(kind):
+        if abs(digits) > _MAX_EXACT_POWER:
+            return site.apply(partial(rounded_by_value, digits, ROUND_HALF_UP), kind, operand)
         return site.apply(partial(_rounded_floats, digits), kind, operand)
     if types.is_integer(kind):
         if digits >= 0:
@@ -63,17 +66,33 @@ def rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
     return pa.decimal128(min(whole + scale, types.MAX_DIGITS), scale)
 
 
-def half_even(text: str, digits: int) -> Decimal:
-    """Round a double, given as text, half to even."""
+def rounded_text(text: str, digits: int, rounding: str) -> Decimal:
+    """Round a double, given as text."""
     digits = min(max(digits, -_MAX_DIGITS), _MAX_DIGITS)
-    return Decimal(text).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN, _CONTEXT)
+    return Decimal(text).quantize(Decimal(1).scaleb(-digits), rounding, _CONTEXT)
+
+
+def rounded_by_value(digits: int, rounding: str, array: pa.Array) -> pa.Array:
+    """Round the shortest decimal of each distinct number."""
+    values, valid = float_values(array), validity(array)
+    distinct, inverse = np.unique(np.where(valid, values, 0.0), return_inverse=True)
+    is_float = array.type == types.FLOAT
+    rounded = np.array(
+        [
+            float(rounded_text(str(np.float32(value)) if is_float else repr(value), digits, rounding))
+            if math.isfinite(value)
+            else value
+            for value in distinct.tolist()
+        ]
+    )[inverse]
+    return pc.cast(from_numpy(np.where(rounded == 0, 0.0, rounded), pa.float64(), valid=valid), array.type)
 
 
 def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
     """Round the shortest decimal of each double half away from zero, if it has at most 15 digits."""
     values, valid = float_values(array), validity(array)
     size = np.abs(np.where(valid & np.isfinite(values), values, 0.0))
-    power = 10.0 ** min(abs(digits), _MAX_EXACT_POWER)
+    power = 10.0 ** abs(digits)
     up, down = (power, 1.0) if digits >= 0 else (1.0, power)
     # size * up / down as an integer and a remainder; every quotient below is the nearest double.
     count = np.floor(size * up / down)

@@ -1,6 +1,7 @@
 """Functions of whole numbers and of rounding: bround, pmod, factorial, width_bucket, typeof and others."""
 
 import math
+from decimal import ROUND_HALF_EVEN
 from functools import partial
 
 import numpy as np
@@ -78,7 +79,7 @@ def _bround(site: Site) -> Term:
     digits = site.integer_of(1) if len(site.operands) > 1 else 0
     kind = operand.type
     if types.is_float(kind):
-        return site.apply(partial(_even_floats, digits), kind, operand)
+        return site.apply(partial(maths.rounded_by_value, digits, ROUND_HALF_EVEN), kind, operand)
     digits = max(digits, maths.MIN_DIGITS)
     target = maths.rounded_type(kind, digits) if types.is_decimal(kind) else kind
     if not types.is_number(kind):
@@ -86,22 +87,6 @@ def _bround(site: Site) -> Term:
     if types.is_integer(kind) and digits >= 0:
         return operand
     return site.apply(partial(_even_whole, digits, target), target, operand, fallible=True)
-
-
-def _even_floats(digits: int, array: pa.Array) -> pa.Array:
-    """Round the shortest decimal of each number half to even."""
-    values, valid = float_values(array), validity(array)
-    distinct, inverse = np.unique(np.where(valid, values, 0.0), return_inverse=True)
-    rounded = np.array([_even(float(value), digits, array.type) for value in distinct])[inverse]
-    rounded = np.where(rounded == 0, 0.0, rounded)
-    return pc.cast(from_numpy(rounded, pa.float64(), valid=valid), array.type)
-
-
-def _even(value: float, digits: int, kind: pa.DataType) -> float:
-    if not math.isfinite(value):
-        return value
-    text = str(np.float32(value)) if kind == types.FLOAT else repr(value)
-    return float(maths.half_even(text, digits))
 
 
 def _even_whole(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:

@@ -4,7 +4,7 @@ but without look-around and back references, which are rejected.
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,8 @@ from statebed.expressions.text_limits import check_size, text_bytes
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 _CAPTURED = "(?P<found>"
+_REPLACED = re.compile(r"\\.|.", re.DOTALL)
+"""Matches each part of a replacement: a reference to a group, an escaped character or another one."""
 _COUNTED = 1_024
 """Number of texts whose matches are counted at once."""
 _OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslash is written twice"
@@ -140,8 +142,21 @@ def _regexp_replace(site: Site) -> Term:
     pattern, instead = regular(site, 1), site.text_of(2)
     # Java writes groups as $1, RE2 as \1.
     replacement = re.sub(r"\\(.)|\$(\d)", _group_reference, instead)
-    kernel = partial(_regexp_replaced, pattern, replacement)
-    return site.apply(kernel, types.TEXT, as_text(site, site.operands[0]))
+    text = as_text(site, site.operands[0])
+    if may_match_nothing(pattern):
+        parts = [int(part[1:]) if re.fullmatch(r"\\\d", part) else part[-1:] for part in _REPLACED.findall(replacement)]
+        kernel = partial(_replaced, _compiled(site, pattern), parts)
+        return site.apply(partial(by_distinct, kernel, types.TEXT), types.TEXT, text)
+    return site.apply(partial(_regexp_replaced, pattern, replacement), types.TEXT, text)
+
+
+def _replaced(pattern: re.Pattern[str], parts: Sequence[int | str], text: str) -> str:
+    """Replace all matches of a pattern that can be empty; a number among the parts is a group."""
+
+    def instead(match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
+
+    return pattern.sub(instead, text)
 
 
 def _group_reference(match: re.Match[str]) -> str:
@@ -159,8 +174,15 @@ def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Arra
 
 
 def _count(site: Site) -> Term:
-    kernel = partial(_counted, regular(site, 1))
-    return site.apply(kernel, types.INT, as_text(site, site.operands[0]))
+    pattern, text = regular(site, 1), as_text(site, site.operands[0])
+    if may_match_nothing(pattern):
+        kernel = partial(_count_one, _compiled(site, pattern))
+        return site.apply(partial(by_distinct, kernel, types.INT), types.INT, text)
+    return site.apply(partial(_counted, pattern), types.INT, text)
+
+
+def _count_one(pattern: re.Pattern[str], text: str) -> int:
+    return sum(1 for _ in pattern.finditer(text))
 
 
 def _counted(pattern: str, array: pa.Array) -> pa.Array:
@@ -200,11 +222,16 @@ def _extract_all(site: Site) -> Term:
     kind, text = types.list_of(types.TEXT), as_text(site, site.operands[0])
     if not may_match_nothing(pattern):
         return site.apply(partial(_all_captured, captured, kind), kind, text)
+    kernel = partial(_all_matches, _compiled(site, pattern), group)
+    return site.apply(partial(by_distinct, kernel, kind), kind, text)
+
+
+def _compiled(site: Site, pattern: str) -> re.Pattern[str]:
+    """Return a pattern whose matches can be empty: unlike Java, RE2 omits an empty match next to another one."""
     try:
-        compiled = re.compile(pattern)
+        return re.compile(pattern, re.ASCII)
     except re.error as error:
         raise site.operands[1].place.mistake(f"a regular expression: {error}", fix=_OUTSIDE_RE2) from None
-    return site.apply(partial(by_distinct, partial(_all_matches, compiled, group), kind), kind, text)
 
 
 def may_match_nothing(pattern: str) -> bool:
@@ -219,7 +246,7 @@ def may_match_nothing(pattern: str) -> bool:
 
 
 def _all_matches(pattern: re.Pattern[str], group: int, text: str) -> list[str]:
-    """Return the matches of a pattern that can be empty: unlike Java, RE2 omits an empty match next to another one."""
+    """Return the matches of a pattern that can be empty."""
     return [match[group] or "" for match in pattern.finditer(text)]
 
 
@@ -244,12 +271,27 @@ def _all_captured(pattern: str, kind: pa.DataType, array: pa.Array) -> pa.Array:
 def _split(site: Site) -> Term:
     text, pattern = as_text(site, site.operands[0]), regular(site, 1)
     limit = site.integer_of(2) if len(site.operands) > 2 else -1  # noqa: PLR2004 - the third operand
-    if not pattern:
-        raise site.operands[1].place.mistake(
-            "split() needs a separator, got an empty pattern", fix="pass the text that separates the parts"
-        )
-    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
-    return site.apply(partial(_parts, pattern, limit - 1 if limit > 0 else None, kind), kind, text)
+    kind, most = pa.list_(pa.field("element", pa.string(), nullable=False)), limit - 1 if limit > 0 else None
+    if may_match_nothing(pattern):
+        separator = _compiled(site, pattern) if pattern else None
+        return site.apply(partial(by_distinct, partial(_split_one, separator, most), kind), kind, text)
+    return site.apply(partial(_parts, pattern, most, kind), kind, text)
+
+
+def _split_one(pattern: re.Pattern[str] | None, most: int | None, text: str) -> list[str]:
+    """Split a text as Java does where the pattern can match nothing; without a pattern, into its characters."""
+    if pattern is None:
+        first = max(len(text) - 1, 0) if most is None else min(most, max(len(text) - 1, 0))
+        return [*text[:first], text[first:]]
+    parts: list[str] = []
+    index = 0
+    for match in pattern.finditer(text):
+        if most is not None and len(parts) >= most:
+            break
+        if match.end():  # an empty match at the beginning separates nothing
+            parts.append(text[index : match.start()])
+            index = match.end()
+    return [*parts, text[index:]]
 
 
 def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -> pa.Array:

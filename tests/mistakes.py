@@ -50,7 +50,6 @@ FLOW = Section(
         "rides.select(\"date_format(ts, 'QQ') as q\")",
         "rides.select(\"date_format(ts, 'yyyy ''at') as q\")",
         "rides.select(\"lpad(driver, 2000000000, 'x') as long\")",
-        "rides.select(\"split(driver, '') as parts\")",
         "rides.select(\"regexp_extract(driver, '(d)', 3) as part\")",
         "rides.select(\"driver rlike '(?=d)' as matches\")",
         "rides.select(\"driver like 'a' escape 'xy' as matches\")",

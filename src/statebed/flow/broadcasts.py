@@ -66,7 +66,7 @@ def looked_up(
     """Return the stream of a lookup's results."""
     where = step_label("lookup", name)
     check_broadcast(left, other, where=where)
-    pairs = [] if on is None else equal_columns(on, where=where)
+    pairs = [] if on is None else equal_columns(on)
     check_columns(left, [pair.left for pair in pairs], where)
     check_columns(other.stream, [pair.right for pair in pairs], where)
     rows, kind = left.input_of("left", [pair.left for pair in pairs]), join_kind(how, where)

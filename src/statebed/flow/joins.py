@@ -137,7 +137,7 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
             where=where,
             fix="leave on= out; make that column the event time of its source, with watermark=(column, delay)",
         )
-    pairs = equal_columns(terms.on, where=where)
+    pairs = equal_columns(terms.on)
     check_columns(left, [pair.left for pair in pairs], where)
     check_columns(right, [pair.right for pair in pairs], where)
     inputs = (
@@ -167,15 +167,9 @@ def _time_side(stream: "Stream") -> TimeSide:
     return TimeSide(graph.origins_of(edge), tuple(event_time_columns(graph, edge)))
 
 
-def equal_columns(on: On, *, where: str) -> list[Eq]:
+def equal_columns(on: On) -> list[Eq]:
     """Return the pairs of columns that must be equal."""
     several = [on] if isinstance(on, str | Eq) else on
-    if not isinstance(several, Sequence) or not all(isinstance(column, str | Eq) for column in several):
-        raise InputError(
-            f"`on` must be names of columns or eq(left, right), got {on!r}",
-            where=where,
-            fix="write on='id', on=['day', 'id'] or on=eq('auction', 'id')",
-        )
     return [eq(column) if isinstance(column, str) else column for column in several]
 
 

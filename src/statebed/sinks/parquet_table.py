@@ -37,6 +37,24 @@ class ParquetTableSink(FileTableSink):
         changes = f", changes as rows with {WEIGHT}" if WEIGHT in self._schema.names else ""
         return f"Parquet table {self.url}{changes}"
 
+    def _checked(self, run: int | None = None) -> TableState:
+        """See `FileTableSink._checked`; also raise InputError if the rows of the table have other types."""
+        state = super()._checked(run)
+        if run is not None or not state.schema or not (state.pages or state.tail):
+            return state
+        stored = decode_schema(state.schema, where=self.url)
+        for field in self._schema:
+            place = stored.get_field_index(field.name)
+            kinds = {field.type, field.type if place < 0 else stored.field(place).type} - {pa.null()}
+            if len(kinds) > 1:
+                kind = stored.field(place).type
+                raise InputError(
+                    f"the column {field.name!r} is {field.type}, but the table has it as {kind}",
+                    where=self.url,
+                    fix=f"cast it to {kind}, give it another name, or the table another path",
+                )
+        return state
+
     def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:  # noqa: ARG002 - all alike
         for file in publication.files:
             yield FileContent(file.path.rpartition("/")[2], publication.read(file), file.rows)

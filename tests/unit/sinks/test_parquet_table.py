@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from unit.sinks.tables import SCHEMA, new_path, publication, rows, sealed, sink
 
@@ -12,6 +13,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import SinkPosition
 from statebed.sinks import read_table, table_files
 from statebed.sinks.manifest.table_state import TAIL_ENTRIES
+from statebed.sinks.parquet_table import ParquetTableSink
 from statebed.storage import ObjectStore, get_storage_provider
 
 
@@ -191,3 +193,21 @@ def test_p7_a_flipped_byte_a_lost_entry_and_a_newer_version_are_named(path: str)
 def test_reading_where_no_table_is_says_so(path: str) -> None:
     with pytest.raises(InputError, match="there is no statebed table here"):
         read_table(path)
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_written(path: str) -> None:
+    """The rows of the table could no longer be read together."""
+
+    def of(kind: pa.DataType, *more: pa.Field) -> ParquetTableSink:
+        schema = pa.schema([("n", kind), *more])
+        return ParquetTableSink(sink_id="out", path=path, job_id="rides", schema=schema)
+
+    table = sink(path)
+    table.open(1)
+    assert of(pa.string()).peek() is not None, "a table without rows takes any"
+    table.publish(publication(1, 2, 10))
+    for refused in (of(pa.string()).peek, lambda: of(pa.list_(pa.int64())).open(5)):
+        with pytest.raises(InputError, match=r"the column 'n' is .*, but the table has it as int64"):
+            refused()
+    of(pa.int64(), pa.field("added", pa.string())).open(5)
+    assert rows(path) == [10]

@@ -72,11 +72,6 @@ MISTAKES = {
         "GROUP BY",
         "GROUP BY window_start, window_end",
     ),
-    f"SELECT window_time, count(*) FROM {HOPS}\nGROUP BY window_start, window_end, window_time": (
-        "SELECT cannot run on statebed: window_time: a window is used before its aggregation",
-        "HOP",
-        "in a subquery first",
-    ),
     "SELECT SESSION_START(at, INTERVAL '5' MINUTES) FROM (SELECT timestamp_millis(price) AS at FROM bids)": (
         "SESSION and CUMULATE are windows over the event time of the rows",
         "SELECT SESSION_START",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statebed.operators.joins import IntervalJoin
-from statebed.operators.joins.interval import MAX_BOUND_US
+from statebed.operators.joins.matches import MAX_BOUND_US
 from statebed.operators.operator import Operator
 
 MILLISECOND_US = 1_000

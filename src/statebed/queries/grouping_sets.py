@@ -9,7 +9,7 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.queries.catalyst import outputs
 from statebed.queries.relation import Relation, distinct_names
-from statebed.queries.windows import WindowSpec, window_of
+from statebed.queries.windows import END, START, TIME, WindowSpec, time_text, window_of
 from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
 
@@ -222,4 +222,6 @@ def _value(child: Relation, missing: frozenset[int], value: Expr) -> str:
         spec = child.pending[value.id]
         return spec.text(quoted(child.columns[spec.attribute]))
     spec, part = child.pending_parts[value.id]
-    return f"({spec.text(quoted(child.columns[spec.attribute]))}).{'end' if part else 'start'}"
+    window = f"({spec.text(quoted(child.columns[spec.attribute]))})"
+    end = f"{window}.end"
+    return {START: f"{window}.start", END: end, TIME: time_text(end)}[part]

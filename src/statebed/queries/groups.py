@@ -12,7 +12,7 @@ from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.aggregates import aggregate_of, percentile_shares, percentiles
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.relation import NEVER_US, Relation, fresh_name
-from statebed.queries.windows import WindowSpec
+from statebed.queries.windows import TIME, WindowSpec, part_of_window, time_text
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
 from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode, plan_of
 from statebed.spark.analysed.types import arrow_type, same_type
@@ -78,9 +78,14 @@ def _aggregated(query: "Translation", node: PlanNode, child: Relation) -> Relati
         aggregates[column] = aggregate_of(call, source.value, approximate=query.options.approximate)
     if query.options.mode in {"update", "complete"} or not aggregates:
         aggregates[fresh_name(TOUCHED, taken)] = ours.count()
+    time_column = fresh_name("window_time", [*taken, *aggregates])
+    if any(child.pending_parts.get(window.id, (None, None))[1] == TIME for window in groups.windows):
+        lists[time_column] = time_text(WINDOW_END)
     stream = query.extended(_operator(query, source, groups, keys, aggregates), lists)
     _check_types(stream, calls, names)
-    relation = _described(child, groups, stream, key_columns, made_windows)
+    relation = _described(
+        child, groups, stream, key_columns=key_columns, made_windows=made_windows, time_column=time_column
+    )
     time = _time_key(groups.keys) if _is_by_time(query, child, groups) else None
     if time is not None and time.is_attribute:
         # The window of a group ends at its time, and its results have the time just before.
@@ -329,10 +334,12 @@ def _described(
     child: Relation,
     groups: _Groups,
     stream: Any,
+    *,
     key_columns: dict[tuple[object, ...], str],
     made_windows: dict[int, WindowColumns],
+    time_column: str,
 ) -> Relation:
-    """Return what the operator gives, before expressions over its results."""
+    """Return what the operator gives, before expressions over its results. `time_column` is the time of the window."""
     columns = {key.id: key_columns[key.key] for key in groups.keys if key.is_attribute}
     shapes = {
         passed_window.id: child.shapes[passed_window.id]
@@ -341,12 +348,15 @@ def _described(
     }
     windows = dict(made_windows)
     for window in groups.windows:
+        part = None
         if window.id in child.pending:
             windows[window.id] = MADE
         else:
-            columns[window.id] = WINDOW_END if child.pending_parts[window.id][1] else WINDOW_START
-        shapes[window.id] = _spec(child, window)
-    return Relation({}, label=child.label, stream=stream, columns=columns, windows=windows, shapes=shapes)
+            part = child.pending_parts[window.id][1]
+            columns[window.id] = (WINDOW_START, WINDOW_END, time_column)[part]
+        shapes[window.id] = replace(_spec(child, window), part=part)
+    times = frozenset(number for number, shape in shapes.items() if shape.part == TIME)
+    return Relation({}, label=child.label, stream=stream, columns=columns, windows=windows, shapes=shapes, times=times)
 
 
 def _results(
@@ -355,7 +365,7 @@ def _results(
     """Compute expressions over aggregates and keys."""
     columns, windows, shapes = dict(relation.columns), dict(relation.windows), dict(relation.shapes)
     known_by_id: list[dict[int, Any]] = [columns, windows, shapes]
-    times_or_null = set(relation.times_or_null)
+    times, times_or_null = set(relation.times), set(relation.times_or_null)
     writer = ExpressionText(
         relation.columns, relation.windows, known, query.job.graph.functions, query.catalyst.session
     )
@@ -367,6 +377,7 @@ def _results(
             for there in known_by_id:
                 if inner.id in there:
                     there[result.id] = there[inner.id]
+            times |= {result.id} if inner.id in times else set()
             times_or_null |= {result.id} if inner.id in times_or_null else set()
             continue
         if inner.key in known:
@@ -375,8 +386,10 @@ def _results(
         name = fresh_name(result.name, [*relation.behind.columns, *texts])
         texts[name] = writer.bound(inner, schema).text
         columns[result.id] = name
-        if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in relation.shapes:
-            shapes[result.id] = relation.shapes[inner.child.id]
+        part = part_of_window(inner, relation.shapes)
+        if part is not None:
+            shapes[result.id] = part
+            times |= {result.id} if part.part == TIME else set()
     return replace(
         relation,
         names={expression.id: expression.name for expression in results},
@@ -384,6 +397,7 @@ def _results(
         columns=columns,
         windows=windows,
         shapes=shapes,
+        times=frozenset(times),
         times_or_null=frozenset(times_or_null),
     )
 

@@ -67,7 +67,7 @@ class Relation:
     pending: Mapping[int, WindowSpec] = field(default_factory=dict)
     """Windows over a time column that wait for an aggregation, by attribute."""
     pending_parts: Mapping[int, tuple[WindowSpec, int]] = field(default_factory=dict)
-    """Attributes that are the start (0) or the end (1) of a pending window."""
+    """Attributes that are the start (0), the end (1) or the time (2) of a pending window."""
     sessions: frozenset[int] = frozenset()
     """Attributes that are session windows of rows, which an aggregation merges with those they overlap."""
     shift_us: int = 0
@@ -143,14 +143,17 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
     def moved(known: Mapping[int, Any]) -> dict[int, Any]:
         return {ids[number]: value for number, value in known.items() if number in ids}
 
+    def over(spec: WindowSpec) -> WindowSpec:
+        return replace(spec, attribute=ids.get(spec.attribute, spec.attribute))
+
     return replace(
         relation,
         names=names,
-        columns=moved(relation.columns),
+        columns={**relation.columns, **moved(relation.columns)},
         windows=moved(relation.windows),
         shapes=moved(relation.shapes),
-        pending=moved(relation.pending),
-        pending_parts=moved(relation.pending_parts),
+        pending={number: over(spec) for number, spec in moved(relation.pending).items()},
+        pending_parts={number: (over(spec), part) for number, (spec, part) in moved(relation.pending_parts).items()},
         rankings=moved(relation.rankings),
         origins={new: relation.origins.get(old, old) for old, new in ids.items()},
         virtual=frozenset(ids[number] for number in relation.virtual if number in ids),

@@ -8,7 +8,7 @@ from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.queries.relation import Ranking, Relation, fresh_name
-from statebed.queries.windows import WindowSpec
+from statebed.queries.windows import TIME, WindowSpec, time_text
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
 from statebed.spark.analysed.plan_tree import Expr, PlanNode, conjuncts
 
@@ -78,7 +78,9 @@ def first_rows(query: "Translation", child: Relation, condition: Expr) -> Relati
         stream = grouped.top(limit, order, numbering=ranking.numbering, number=column)
     else:
         stream = relation.behind.key_by(*keys, name=name).top(limit, order, numbering=ranking.numbering, number=column)
+    time = fresh_name("window_time", [*relation.behind.columns, column])
     ends = [quoted(WINDOW_START), quoted(WINDOW_END)] if pending is not None else []
+    ends += [f"{time_text(WINDOW_END)} as {time}"] if _reads_time(child, pending) else []
     ranked = replace(
         relation,
         names=child.names,
@@ -86,7 +88,7 @@ def first_rows(query: "Translation", child: Relation, condition: Expr) -> Relati
         columns={**relation.columns, **dict.fromkeys(hidden, column)},
     )
     if pending is not None:
-        ranked = _with_window(ranked, child, pending)
+        ranked = _with_window(ranked, child, pending, time)
     for remaining in rest:
         ranked = replace(ranked, stream=ranked.behind.where(ranked.bound_text(remaining)))
     return ranked
@@ -117,13 +119,14 @@ def _closed_window(relation: Relation, ranking: Ranking) -> WindowSpec | None:
     return WindowSpec(0, shape.slide_us, shape.slide_us, (shape.offset_us + shape.size_us) % shape.slide_us)
 
 
-def _with_window(ranked: Relation, child: Relation, spec: WindowSpec) -> Relation:
-    """Return the rows with the window that the operator has computed."""
-    parts = {
-        number: (WINDOW_START, WINDOW_END)[part]
-        for number, (window, part) in child.pending_parts.items()
-        if window == spec
-    }
+def _reads_time(child: Relation, spec: WindowSpec | None) -> bool:
+    return any(window == spec and part == TIME for window, part in child.pending_parts.values())
+
+
+def _with_window(ranked: Relation, child: Relation, spec: WindowSpec, time: str) -> Relation:
+    """Return the rows with the window that the operator has computed. `time` is the column of its event time."""
+    edges = {number: part for number, (window, part) in child.pending_parts.items() if window == spec}
+    parts = {number: (WINDOW_START, WINDOW_END, time)[part] for number, part in edges.items()}
     whole = {
         number: WindowColumns(WINDOW_START, WINDOW_END) for number, window in child.pending.items() if window == spec
     }
@@ -131,9 +134,14 @@ def _with_window(ranked: Relation, child: Relation, spec: WindowSpec) -> Relatio
         ranked,
         columns={**ranked.columns, **parts},
         windows={**ranked.windows, **whole},
-        shapes={**ranked.shapes, **dict.fromkeys([*parts, *whole], spec)},
+        shapes={
+            **ranked.shapes,
+            **{number: replace(spec, part=part) for number, part in edges.items()},
+            **dict.fromkeys(whole, spec),
+        },
         pending={number: window for number, window in ranked.pending.items() if window != spec},
         pending_parts={number: window for number, window in ranked.pending_parts.items() if window[0] != spec},
+        times=ranked.times | {number for number, part in edges.items() if part == TIME},
         virtual=ranked.virtual - frozenset(parts) - frozenset(whole),
     )
 

@@ -11,7 +11,7 @@ from statebed.queries.catalyst import outputs
 from statebed.queries.refusals import refusal
 from statebed.queries.relation import BroadcastRows, Relation, distinct_names, fresh_name, renamed_ids
 from statebed.queries.row_numbers import first_rows
-from statebed.queries.windows import WindowSpec, window_of, window_time_of
+from statebed.queries.windows import TIME, WindowSpec, part_of_window, window_of, window_time_of
 from statebed.spark.analysed.expression_text import UntranslatableError
 from statebed.spark.analysed.optimised import watermark_key
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
@@ -203,6 +203,9 @@ def _is_time(spec: WindowSpec, child: Relation) -> bool:
 
 
 def _part_of(e: Expr, child: Relation) -> tuple[WindowSpec, int] | None:
+    window = window_time_of(e)
+    if window is not None and window in child.pending:
+        return child.pending[window], TIME
     if e.kind != "GetStructField" or not e.child.is_attribute or e.child.id not in child.pending:
         return None
     return child.pending[e.child.id], int(e.fields["ordinal"])
@@ -322,11 +325,10 @@ def _project_behind(query: "Translation", child: Relation, expressions: Sequence
         name = fresh_name(expression.name, [*child.behind.columns, *texts])
         texts[name] = child.bound_text(inner)
         columns[expression.id] = name
-        window = window_time_of(inner)
-        if window is not None and window in child.windows:
-            times.add(expression.id)
-        if inner.kind == "GetStructField" and inner.child.is_attribute and inner.child.id in child.shapes:
-            shapes[expression.id] = child.shapes[inner.child.id]
+        part = part_of_window(inner, child.shapes)
+        if part is not None:
+            shapes[expression.id] = part
+            times |= {expression.id} if part.part == TIME else set()
     return replace(
         projected,
         names=_names(expressions),

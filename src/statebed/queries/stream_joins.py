@@ -10,12 +10,14 @@ from statebed.flow.joins import AsOf, Eq, as_of, eq
 from statebed.flow.keys import quoted
 from statebed.flow.spark_clock import MILLISECOND_US
 from statebed.format.stream_schema import Changes
-from statebed.operators.joins.interval import MAX_BOUND_US
+from statebed.operators.joins.matches import MAX_BOUND_US
 from statebed.queries.broadcast_joins import is_lookup, lookup_join
 from statebed.queries.conditions import JoinConditions, check_collations, conditions_of
 from statebed.queries.relation import Relation
 from statebed.queries.row_steps import filter_rows
 from statebed.queries.table_joins import join_with_table
+from statebed.queries.window_edges import time_difference
+from statebed.queries.window_joins import WindowedSides
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError
 from statebed.spark.analysed.plan_tree import Expr, PlanNode
@@ -119,8 +121,17 @@ class _Join:
     is_read: bool
     """Whether another stateful step reads the results."""
     as_of: AsOf | None = None
+    windowed: WindowedSides | None = None
+    """Sides whose rows join within a window that the operator finds; None for other joins."""
 
     def result(self) -> Relation:
+        if self.windowed is None and self.as_of is None:
+            windowed = WindowedSides.of(self.query, self.left, self.right, self.how, self.conditions)
+            if windowed is not None:
+                join = replace(
+                    self, left=windowed.left, right=windowed.right, conditions=windowed.conditions, windowed=windowed
+                )
+                return join.result()
         query, equal = self.query, self.conditions.equal
         check_collations(equal)
         names = [f"join_key_{place}" for place in range(len(equal))]
@@ -137,8 +148,9 @@ class _Join:
             right = replace(right, columns={**right.columns, b.id: left.columns[a.id]})
         columns, windows = {**left.columns, **right.columns}, {**left.windows, **right.windows}
         self._check_one_sided()
-        within = None if self.as_of is not None else self._within(left, right)
-        if within is None and self.as_of is None:
+        is_by_time = self.as_of is not None or self.windowed is not None
+        within = None if is_by_time else self._within(left, right)
+        if within is None and not is_by_time:
             self._check_mode(left, right)
         waits = within
         remaining = list(self.conditions.rest)
@@ -157,12 +169,15 @@ class _Join:
                 on=keys,
                 within=waits,
                 as_of=self.as_of,
+                window=None if self.windowed is None else self.windowed.window,
                 how=self.how,
                 condition=condition,
                 name=query.operator_name("join"),
             )
         except StatebedError as error:
             raise UntranslatableError(error.what, error.fix) from error
+        if self.windowed is not None:
+            return self.windowed.described(query, left, right, stream)
         return self._described(left, right, stream, within)
 
     def _own_keys(self) -> list[int]:
@@ -188,6 +203,8 @@ class _Join:
     def _side(self, relation: Relation, keys: Mapping[str, Expr], window: str | None, avoid: Sequence[str]) -> Relation:
         """Return a side with a column for each key; a window that an operator computed has two, on both sides."""
         window_of_rows = window if relation.is_head else None
+        if self.windowed is not None:
+            return self.windowed.opened(self.query, relation, keys, avoid=avoid)
         side = self.query.materialised(relation, keys, avoid=avoid, window=window_of_rows, is_kept=self._keeps_all)
         bounded = {number for bound in self.conditions.bounds for number in bound.references} & side.times_or_null
         if bounded:
@@ -204,21 +221,39 @@ class _Join:
     def _keeps_all(self) -> bool:
         """Whether rows without an event time wait for partners for ever, as in Spark's inner join."""
         bounds = (self.conditions.lower_us, self.conditions.upper_us)
-        return self.query.options.mode is not None and self.how == "inner" and bounds == (None, None)
+        is_unbounded = bounds == (None, None) and self._difference_of_windows() is None
+        return self.query.options.mode is not None and self.how == "inner" and is_unbounded
 
     def _within(self, left: Relation, right: Relation) -> Interval | None:
         """Return the bounds of the time difference; None for a join that updates its results for ever."""
         lower, upper = self.conditions.lower_us, self.conditions.upper_us
-        shape = self._shared_window()
-        if lower is None and upper is None and shape is not None:
-            # By Spark's clock, the end of its window is the event time of a row; by statebed's, its own time is.
-            has_ends = self.query.options.follows_spark or not (self.left.is_head or self.right.is_head)
-            upper = 0 if has_ends else shape.size_us - 1
-            lower = -upper
         timed = all(side.behind.is_timed and side.behind.output.changes is Changes.APPEND for side in (left, right))
+        if timed and (lower is None or upper is None):
+            of_windows = self._difference_of_windows()
+            if of_windows is not None:
+                lower = min(of_windows[0], of_windows[1] if upper is None else upper) if lower is None else lower
+                upper = max(of_windows[1], lower) if upper is None else upper
         if not timed or (lower is None and upper is None and self.how != "inner"):
             return None
         return Interval(-MAX_BOUND_US if lower is None else lower, MAX_BOUND_US if upper is None else upper)
+
+    def _difference_of_windows(self) -> tuple[int, int] | None:
+        """Return the bounds of the time difference of rows in equal windows; None if no windows are equal."""
+        for a, b in self.conditions.equal:
+            if self._is_pending_window(a, b):
+                sides = ((a, self.left), (b, self.right))
+                if not all(side.is_head or key.id in side.shapes for key, side in sides):
+                    return None
+                # By Spark's clock, the event time of rows is the end of their window, and that of results, too. By
+                # statebed's, rows keep their own.
+                follows_spark = self.query.options.follows_spark
+                spread = (
+                    0 if follows_spark else max(side.pending[key.id].size_us for key, side in sides if side.is_head) - 1
+                )
+                return -spread, spread
+        if any(side.is_head and side.time not in side.names for side in (self.left, self.right)):
+            return None  # as in Spark, rows without the column have no event time, and wait for ever
+        return time_difference(self.conditions.equal, self.left, self.right)
 
     def _check_mode(self, left: Relation, right: Relation) -> None:
         """Raise UntranslatableError for an updating join whose results no output mode can express: it emits equal rows
@@ -276,40 +311,39 @@ class _Join:
     def _pending_window(self, names: Sequence[str]) -> str | None:
         """Return the key that is a window of rows, in the head, of one side or both; None if no key is."""
         for name, (a, b) in zip(names, self.conditions.equal, strict=True):
-            sides = ((a, self.left), (b, self.right))
-            of_rows = [side.is_head and key.is_attribute and key.id in side.pending for key, side in sides]
-            computed = [key.is_attribute and key.id in side.windows for key, side in sides]
-            if any(of_rows) and all(row or window for row, window in zip(of_rows, computed, strict=True)):
+            if self._is_pending_window(a, b):
                 return name
         return None
 
-    def _shared_window(self) -> WindowSpec | None:
-        """Return the shape of the windows that are equal in a pair; None if there are none."""
-        for a, b in self.conditions.equal:
-            left_shape, right_shape = _shape_of(a, self.left), _shape_of(b, self.right)
-            if left_shape is not None and right_shape is not None and left_shape.tiles_like(right_shape):
-                return left_shape
-        return None
+    def _is_pending_window(self, a: Expr, b: Expr) -> bool:
+        sides = ((a, self.left), (b, self.right))
+        of_rows = [side.is_head and key.is_attribute and key.id in side.pending for key, side in sides]
+        computed = [key.is_attribute and key.id in side.windows for key, side in sides]
+        return any(of_rows) and all(row or window for row, window in zip(of_rows, computed, strict=True))
 
     def _described(self, left: Relation, right: Relation, stream: Any, within: Interval | None) -> Relation:
         kept = (left,) if self.how in _ONE_SIDED else (left, right)
         times: frozenset[int] = frozenset()
+        # Steps behind the join rely on the event time of windows: their last microsecond.
+        shapes: dict[int, WindowSpec] = {}
         has_time_of_left = self.how in _ONE_SIDED or self.as_of is not None
         if has_time_of_left:
-            times = left.times
+            times, shapes = left.times, dict(left.shapes)
         elif within is not None:
             # The event time of a pair is the later one of its rows.
-            if within.upper_us <= 0 and self.how in {"inner", "left"} and not left.shift_us:
-                times |= left.times
-            if within.lower_us >= 0 and self.how in {"inner", "right"} and not right.shift_us:
-                times |= right.times
+            if within.upper_us <= 0 and self.how in {"inner", "left"}:
+                shapes |= left.shapes
+                times |= frozenset() if left.shift_us else left.times
+            if within.lower_us >= 0 and self.how in {"inner", "right"}:
+                shapes |= right.shapes
+                times |= frozenset() if right.shift_us else right.times
         return Relation(
             names={number: name for side in kept for number, name in side.names.items()},
             label=left.label,
             stream=stream,
             columns={number: name for side in kept for number, name in side.columns.items()},
             windows={number: window for side in kept for number, window in side.windows.items()},
-            shapes={number: shape for side in kept for number, shape in side.shapes.items()},
+            shapes=shapes,
             times=times,
             times_or_null=left.times_or_null if has_time_of_left else frozenset(),
             shift_us=left.shift_us if has_time_of_left else 0,
@@ -322,14 +356,3 @@ def _shifted(interval: Interval, by_us: int) -> Interval:
     return Interval(
         lower if lower == -MAX_BOUND_US else lower + by_us, upper if upper == MAX_BOUND_US else upper + by_us
     )
-
-
-def _shape_of(e: Expr, relation: Relation) -> WindowSpec | None:
-    """Return the shape of a window, or of the window that an expression is the start or end of."""
-    inner = e.child if e.kind == "GetStructField" else e
-    if not inner.is_attribute:
-        return None
-    shape = relation.shapes.get(inner.id)
-    if shape is None and inner.id in relation.pending and inner.id not in relation.virtual:
-        shape = relation.pending[inner.id]
-    return shape

@@ -1,6 +1,7 @@
 """Windows in analysed plans: Spark's analyser writes them as arithmetic, from which size, slide and offset are read."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from statebed.operators import Window, sliding, tumbling
 from statebed.operators.window_definition import SessionWindow, cumulative
@@ -9,6 +10,13 @@ from statebed.spark.analysed.plan_tree import Expr
 
 _START, _END = 1, 3
 """Positions of the values among the arguments of named_struct('start', ..., 'end', ...)."""
+START, END, TIME = range(3)
+"""Parts of a window: its first time, the time after its last one, and its last microsecond."""
+
+
+def time_text(end: str) -> str:
+    """Return the event time of the results of a window, whose end has this text."""
+    return f"{end} - interval 1 microsecond"
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,8 @@ class WindowSpec:
     """Whether windows grow by the slide up to the size, and then start again."""
     partition: frozenset[int] | None = None
     """Attributes whose rows share sessions, for SESSION as a table function; None if the groups decide."""
+    part: int | None = field(default=None, compare=False)
+    """Part of the window that a column is: its start (0), its end (1) or its time (2); None is the whole window."""
 
     @property
     def is_session(self) -> bool:
@@ -90,14 +100,41 @@ def window_of(e: Expr) -> WindowSpec | None:
 
 
 def window_time_of(e: Expr) -> int | None:
-    """Return the id of the window in window_time(window), which is its end minus one microsecond."""
+    """Return the id of the window in window_time(window), which is its end minus one microsecond, or in the same
+    subtraction as text: `window.end - interval 1 microsecond`.
+    """
+    if e.kind == "DatetimeSub":
+        return window_time_of(e.part("replacement"))
+    if e.kind == "Cast" and e.type_json == e.child.type_json:
+        return window_time_of(e.child)
+    if e.kind in {"TimestampAddInterval", "TimeAdd"}:
+        return _window_of_end(e.children[0]) if _interval_us(e.children[1]) == -1 else None
     if e.kind != "PreciseTimestampConversion" or e.child.kind != "Subtract" or _integer(e.child.children[1]) != 1:
         return None
     end = e.child.children[0]
-    part = end.child if end.kind == "PreciseTimestampConversion" else end
-    if part.kind != "GetStructField" or part.fields["ordinal"] != 1 or not part.child.is_attribute:
+    return _window_of_end(end.child if end.kind == "PreciseTimestampConversion" else end)
+
+
+def part_of_window(e: Expr, shapes: Mapping[int, WindowSpec]) -> WindowSpec | None:
+    """Return the shape of the window, among those known, that an expression is a part of."""
+    if e.kind == "GetStructField" and e.child.is_attribute and e.child.id in shapes:
+        return replace(shapes[e.child.id], part=int(e.fields["ordinal"]))
+    window = window_time_of(e)
+    return replace(shapes[window], part=TIME) if window is not None and window in shapes else None
+
+
+def _window_of_end(e: Expr) -> int | None:
+    """Return the id of the window that an expression is the end of."""
+    if e.kind != "GetStructField" or e.fields["ordinal"] != END or not e.child.is_attribute:
         return None
-    return part.child.id
+    return e.child.id
+
+
+def _interval_us(e: Expr) -> int | None:
+    try:
+        return interval_us(e)
+    except UntranslatableError:
+        return None
 
 
 def _bare(e: Expr) -> Expr:

@@ -57,6 +57,7 @@ FUNCTIONS = {
         "SESSION(ts, INTERVAL '5' MINUTES)",
     ),
 }
+_MICROSECOND = "INTERVAL '0.000001' SECOND"
 _PARTS = {"_START": ".start", "_END": ".end", "_ROWTIME": ""}
 """Suffixes of functions of older Flink SQL that return a part of the window."""
 
@@ -151,10 +152,12 @@ class WindowFunctionCall:
         offset: int,
         write_time: Callable[[], None],
     ) -> None:
-        if part == "_ROWTIME":
-            builder.write("window_time(", self.span)
+        # Spark does not find a window inside window_time() among the groups.
+        is_time = part == "_ROWTIME"
+        if is_time:
+            builder.write("(", self.span)
         self._window(builder, durations, offset, write_time)
-        builder.write(")" if part == "_ROWTIME" else _PARTS.get(part, ""), self.span)
+        builder.write(f".end - {_MICROSECOND})" if is_time else _PARTS.get(part, ""), self.span)
 
     def _window(
         self, builder: TextBuilder, durations: dict[str, int], offset: int, write_time: Callable[[], None]

@@ -20,6 +20,17 @@ def _joined_by_equality(name: str, left: Rows, right: Rows) -> Case:
     return Case(f"inner_join_of_{name}", build)
 
 
+def _joined_by_parts(name: str, condition: str) -> Case:
+    def build(t: Tables) -> DataFrame:
+        windows = t.marked().withColumn("w", F.window("ts", "20 seconds"))
+        left = windows.selectExpr("k", "v", "ts", "w.start as s", "w.end as e")
+        windows = t.marked("b").withColumn("w", F.window("ts", "20 seconds"))
+        right = windows.selectExpr("k as k2", "x", "ts as ts2", "w.start as s2", "w.end as e2")
+        return left.join(right, F.expr(condition))
+
+    return Case(f"rows_joined_by_{name}", build)
+
+
 def _deduplicated(how: str) -> Case:
     def build(t: Tables) -> DataFrame:
         return sides(t)[0].dropDuplicates().join(sides(t)[1], F.expr(RANGE), how)
@@ -130,6 +141,13 @@ JOINS = [
                 F.expr("k = k2 and w = w2"),
             )
         ),
+    ),
+    *(
+        _joined_by_parts(name, condition)
+        for name, condition in (
+            ("start_of_their_window", "k = k2 and s = s2"),
+            ("parts_of_their_window", "k = k2 and s = s2 and e2 = e and v < x * 100"),
+        )
     ),
     Case(
         "join_then_window_of_left",

@@ -11,6 +11,9 @@ from spark.queries.cases import ALL, CORE
 from spark.queries.harness import AnyOrder, by_spark, by_statebed, configured, difference
 
 import statebed as sb
+from statebed.flow.graph import OperatorNode
+from statebed.operators.joins import IntervalJoin, WindowJoin
+from statebed.spark.plan.job_plan import unbounded_tables
 
 # Spark keeps such state as well.
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.UnboundedStateWarning")
@@ -58,6 +61,26 @@ def test_tasks_read_the_files_of_a_query_that_follows_the_clock_of_spark(tables:
     df = tables.shuffled.marked().where("v > 3").groupBy(F.window("ts", "1 minute"), "k").count()
     job.from_dataframe(df, mode="append").write("noop")
     assert "read by      tasks, with Arrow" in str(job.explain())
+
+
+@pytest.mark.parametrize(("clock", "operator"), [("spark", IntervalJoin), ("statebed", WindowJoin)])
+@pytest.mark.parametrize("condition", ["s = s2", "e = e2", "s = s2 and e = e2", "w.start = w2.start", "w2.end = w.end"])
+def test_rows_joined_by_parts_of_their_windows_are_not_kept_for_ever(
+    tables: AnyOrder, tmp_path: Path, condition: str, clock: str, operator: type
+) -> None:
+    left, right = (
+        tables.shuffled.marked(name)
+        .withColumn("w", F.window("ts", "20 seconds"))
+        .selectExpr("k", f"ts as ts{end}", f"w as w{end}", f"w.start as s{end}", f"w.end as e{end}")
+        for name, end in (("a", ""), ("b", "2"))
+    )
+    job = sb.Job("windows", state=tmp_path, spark=tables.shuffled.spark)
+    job.from_dataframe(left.alias("a").join(right.alias("b"), F.expr(f"a.k = b.k and {condition}")), clock=clock)
+    (join,) = [node.operator for node in job.graph.nodes if isinstance(node, OperatorNode)]
+    assert type(join) is operator
+    assert unbounded_tables(join) == []
+    if isinstance(join, IntervalJoin):
+        assert (join.lower_us, join.upper_us) == (-19_999_999, 19_999_999)
 
 
 def test_the_own_clock_gives_the_same_rows_in_the_end(tables: AnyOrder, tmp_path: Path) -> None:

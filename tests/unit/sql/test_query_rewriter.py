@@ -63,7 +63,7 @@ def test_window_table_functions(call: str, window: str) -> None:
         ("TUMBLE(ts, INTERVAL '1' MINUTE)", "window(ts, '1 minute')"),
         ("TUMBLE_START(ts, INTERVAL '1' MINUTE)", "window(ts, '1 minute').start"),
         ("HOP_END(b.ts, INTERVAL '1' MINUTE, INTERVAL '1' HOUR)", "window(b.ts, '1 hour', '1 minute').end"),
-        ("TUMBLE_ROWTIME(ts, INTERVAL '1' MINUTE)", "window_time(window(ts, '1 minute'))"),
+        ("TUMBLE_ROWTIME(ts, INTERVAL '1' MINUTE)", "(window(ts, '1 minute').end - INTERVAL '0.000001' SECOND)"),
         ("SESSION(ts, INTERVAL '1' MINUTE)", "session_window(ts, '1 minute')"),
         ("tumble(interval '1 minute')", "window(`ts`, '1 minute')"),
         ("hop(interval '10 seconds', interval '1 minute')", "window(`ts`, '1 minute', '10 seconds')"),

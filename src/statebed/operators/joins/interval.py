@@ -33,7 +33,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.matches import MatchInterval
+from statebed.operators.joins.matches import MAX_BOUND_US, MatchInterval
 from statebed.operators.joins.pairs import (
     Flags,
     IndexedSide,
@@ -50,8 +50,6 @@ from statebed.quantities import duration_text
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
 
-MAX_BOUND_US = 1 << 60
-"""Largest bound, 36,000 years."""
 BINS = 4
 """Number of time bins into which the retention is divided."""
 MIN_BIN_US = 1_000_000

@@ -17,6 +17,8 @@ from statebed.operators.window_definition import Window
 from statebed.present import units
 from statebed.quantities import duration_text
 
+MAX_BOUND_US = 1 << 60
+"""Largest bound of an interval, 36,000 years: rows that have it wait for ever."""
 MIN_ROWS = 100
 """Minimum number of rows on each side for a warning, unless the event times themselves rule out any pair."""
 
@@ -32,12 +34,24 @@ class MatchInterval:
         """Describe the bounds on the time difference of a pair in words."""
         if self.lower_us == self.upper_us == 0:
             return "both rows have the same time"
+        is_open = (self.lower_us <= -MAX_BOUND_US, self.upper_us >= MAX_BOUND_US)
+        if any(is_open):
+            return self._described_open(*is_open)
         if self.lower_us >= 0:
             return f"the right row is {_apart(self.lower_us, self.upper_us)} after the left one"
         if self.upper_us <= 0:
             return f"the right row is {_apart(-self.upper_us, -self.lower_us)} before the left one"
         before, after = duration_text(-self.lower_us), duration_text(self.upper_us)
         return f"the right row is at most {before} before and {after} after the left one"
+
+    def _described_open(self, is_lower_open: bool, is_upper_open: bool) -> str:
+        """Describe the bounds if one of them or both are missing."""
+        if is_lower_open and is_upper_open:
+            return "both rows have any time"
+        bound = self.upper_us if is_lower_open else self.lower_us
+        side = "before" if bound < 0 else "after"
+        least = is_upper_open is (bound >= 0)
+        return f"the right row is at {'least' if least else 'most'} {duration_text(abs(bound))} {side} the left one"
 
 
 def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:

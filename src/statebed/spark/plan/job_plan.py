@@ -13,6 +13,8 @@ from statebed.errors import UnboundedStateWarning
 from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
+from statebed.operators.joins import IntervalJoin
+from statebed.operators.joins.matches import MAX_BOUND_US
 from statebed.operators.labels import operator_label
 from statebed.operators.windows.sessions import SessionAggregate
 from statebed.protocol.kafka_start import SourceStart
@@ -120,19 +122,25 @@ class JobPlan:
         for operator in self.operators.values():
             tables = unbounded_tables(operator)
             if tables:
+                what = "every key"
                 limit = self.graph.state_limits.get(operator.operator_id, "set ttl=")
+                fix = f"{limit}, or make sure that the number of keys is bounded"
+                if isinstance(operator, IntervalJoin):
+                    what = "every row"
+                    fix = "add a range of the event times of both sides to the condition, or join within a window"
                 warnings.warn(
-                    f"{operator_label(operator)} keeps every key forever (table {', '.join(tables)}): "
-                    f"{limit}, or make sure that the number of keys is bounded",
+                    f"{operator_label(operator)} keeps {what} forever (table {', '.join(tables)}): {fix}",
                     UnboundedStateWarning,
                     stacklevel=3,
                 )
 
 
 def unbounded_tables(operator: Operator) -> list[str]:
-    """Return the tables that keep a row of each key until it is removed explicitly."""
+    """Return the tables that keep a row of each key until it is removed explicitly, or rows without an end."""
     if isinstance(operator, SessionAggregate):
         return []
+    if isinstance(operator, IntervalJoin):
+        return [name for name, config in operator.tables.items() if config.time_keyed.retention_us >= MAX_BOUND_US]
     return [
         name
         for name, config in operator.tables.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from statebed.spark.epoch.worker_daemon import until_closed
 from statebed.spark.installed_pyspark import prefer_installed
 
 ROOT = Path(__file__).parents[3]
@@ -53,3 +54,11 @@ def test_where_processes_of_spark_import_pyspark_from(program: str, startup: tup
         check=False,  # the daemon ends with an error when its input does
     )
     assert (done.stderr.strip() == str(PACKAGES / "pyspark" / "daemon.py")) == installed, done.stderr
+
+
+def test_a_worker_whose_connection_spark_has_closed_ends_without_a_traceback() -> None:
+    def closed(connection: object, authenticated: bool) -> int:
+        raise BrokenPipeError
+
+    assert until_closed(closed)(None, True) == 1
+    assert until_closed(lambda *_: 0)(None, True) == 0

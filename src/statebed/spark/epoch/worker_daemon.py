@@ -11,10 +11,14 @@ of PySpark's sources first on the path, which every process compiles again.
 import gc
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any, TypeAlias
 
 from statebed.spark.installed_pyspark import prefer_installed
 
+Worker: TypeAlias = Callable[[Any, bool], int]
+"""Function that runs tasks of a connection and returns an exit code."""
 LOADED = (
     "pandas",
     "pyspark.worker",
@@ -33,7 +37,21 @@ def main() -> None:
         import_module(name)
     gc.collect()
     gc.freeze()  # a worker's first collection would otherwise touch, and so copy, every page of the modules
-    import_module("pyspark.daemon").manager()
+    daemon = import_module("pyspark.daemon")
+    daemon.worker = until_closed(daemon.worker)
+    daemon.manager()
+
+
+def until_closed(worker: Worker) -> Worker:
+    """Return a worker that ends without a traceback when Spark has closed its connection, as it does when it stops."""
+
+    def work(connection: Any, authenticated: bool) -> int:
+        try:
+            return worker(connection, authenticated)
+        except BrokenPipeError:
+            return 1
+
+    return work
 
 
 if __name__ == "__main__":

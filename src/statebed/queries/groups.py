@@ -271,11 +271,18 @@ def _operator(
 
 def _tile(query: "Translation", child: Relation, groups: _Groups) -> WindowSpec | None:
     """Return the window of results that are grouped by it again, if they close together."""
-    shape = next((child.shapes[window.id] for window in groups.passed if window.id in child.shapes), None)
+    keys = () if query.options.follows_spark else (key for key in groups.keys if key.is_attribute)
+    parts = [key for key in keys if _decides(child.shapes.get(key.id))]
+    shape = next((child.shapes[window.id] for window in (*groups.passed, *parts) if window.id in child.shapes), None)
     is_append = not child.is_head and child.behind.output.changes is Changes.APPEND
     if shape is None or shape.is_session or not is_append or query.options.mode not in {None, "append"}:
         return None
     return shape
+
+
+def _decides(shape: WindowSpec | None) -> bool:
+    """Return whether a column is a window of results, or a part of it by which the whole window is known."""
+    return shape is not None and not (shape.is_cumulative and shape.part == 0)
 
 
 def _is_by_time(query: "Translation", child: Relation, groups: _Groups) -> bool:
@@ -484,6 +491,9 @@ def _deduplicated(query: "Translation", child: Relation, keys: Sequence[int], sp
         # By statebed's clock, a row is as old as its own time, and another one of its window may follow.
         by_window = time in child.pending and not query.options.follows_spark
         span_us = child.pending[time].size_us if by_window else 1  # type: ignore[index]  # it is in the mapping
+    if span_us is None and not query.options.follows_spark and not child.is_head and child.behind.is_timed:
+        # Results of one window have one event time.
+        span_us = 1 if any(_decides(child.shapes.get(key)) for key in keys) else None
     relation = query.materialised(child, window=time if time in child.pending else None)
     names = []
     for key in keys:

@@ -37,7 +37,7 @@ def main() -> None:
         import_module(name)
     gc.collect()
     gc.freeze()  # a worker's first collection would otherwise touch, and so copy, every page of the modules
-    daemon = import_module("pyspark.daemon")
+    daemon: Any = import_module("pyspark.daemon")
     daemon.worker = until_closed(daemon.worker)
     daemon.manager()
 

@@ -4,6 +4,9 @@ One part at a time is added to the same plan, whose rows end in a sink that does
 adds. The whole job comes last. Spark's own reader and the native scan are measured over the same files, each in a
 process of its own. Times are processor time of the driver, the JVM and the Python workers, not seconds of the clock:
 both cores are busy, and others may be, too.
+
+The ceiling of a job is one without state: it reads the same rows, writes them to the outbox and commits every epoch.
+The parts inside a subtask are measured apart from Spark.
 """
 
 import json
@@ -22,11 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import statebed as sb
-from bench.report import Figure, Report, is_chosen
+from bench.report import Figure, Report, is_chosen, smaller
 from bench.spark.cases import Case, Files, Kind
 from bench.spark.child import HEAP, WITHOUT_ROWS
 from bench.spark.inputs import write_inputs
 from bench.spark.watch import ProcessorClock
+from bench.subtask_parts import parts_per_row
 from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
 from statebed.spark.epoch.exchange import PieceFiles, placed, reading
@@ -38,11 +42,13 @@ from statebed.spark.scan import batch_files
 from statebed.spark.scan.native_scan import NativeScan, ScanFunction, native_scan
 
 WAYS = ("Spark reads", "native scan")
-PARTS = ("planning", "read", "pipe", "route", "shuffle", "second pipe", "whole job")
+WHOLE_JOB, STATELESS_JOB, INSIDE = "whole job", "job without state", "inside a subtask"
+PARTS = ("planning", "read", "pipe", "route", "shuffle", "second pipe", WHOLE_JOB)
 """Planning of a batch; reading of its columns; rows to Arrow and to a Python worker; hashing, splitting, encoding and
 the way back; shuffle; to the worker of the subtask; fold, state, checkpoint, outbox, commit.
 """
-NATIVE_PARTS = ("planning", "read", "route", "shuffle", "second pipe", "whole job")
+NATIVE_PARTS = ("planning", "read", "route", "shuffle", "second pipe", WHOLE_JOB)
+_CEILING_GOAL = 0.7
 _THREADS = {
     "C1 Compiler": "JIT",
     "C2 Compiler": "JIT",
@@ -83,6 +89,9 @@ def run(report: Report, *, quick: bool = False, only: str = "") -> None:
         for way in WAYS:
             if is_chosen(way, only):
                 _report(report, way, sizes, _measured(way, sizes, Path(folder)))
+    if is_chosen(INSIDE, only):
+        for part, spent in parts_per_row(keys=sizes.keys, epochs=4 if quick else 12).items():
+            report.figure(Figure(f"{INSIDE}, {sizes.keys:,} keys", part, spent, "us/row"))
 
 
 def _measured(way: str, sizes: Sizes, folder: Path) -> dict[str, dict[str, float]]:
@@ -97,16 +106,23 @@ def _measured(way: str, sizes: Sizes, folder: Path) -> dict[str, dict[str, float
 
 def _report(report: Report, way: str, sizes: Sizes, times: dict[str, dict[str, float]]) -> None:
     case = f"{way}, {sizes.keys:,} keys"
+    ceiling = times.pop(STATELESS_JOB)
     before: dict[str, float] = {}
     for part, spent in times.items():
         for process in ("JVM", "Python"):
             added = spent[process] - before.get(process, 0.0)
             report.figure(Figure(case, f"{part}, {process}", added, "us/row"))
         before = spent
-    whole = times["whole job"]
+    whole = times[WHOLE_JOB]
     for name, value in whole.items():
-        report.figure(Figure(case, f"whole job, {name} in all", value, "us/row"))
-    report.figure(Figure(case, "whole job in all", whole["JVM"] + whole["Python"], "us/row"))
+        report.figure(Figure(case, f"{WHOLE_JOB}, {name} in all", value, "us/row"))
+    ours, theirs = (spent["JVM"] + spent["Python"] for spent in (whole, ceiling))
+    report.figure(Figure(case, f"{WHOLE_JOB} in all", ours, "us/row"))
+    report.figure(Figure(case, f"{STATELESS_JOB} in all", theirs, "us/row"))
+    share = smaller(
+        case, STATELESS_JOB, "processor time", ours=ours, theirs=theirs, unit="us/row", target=_CEILING_GOAL
+    )
+    report.add(share)
 
 
 # ---- the process that measures ---------------------------------------------------------------------------------------
@@ -174,7 +190,7 @@ def _main() -> None:
     session.sparkContext.setLogLevel("ERROR")
     session.conf.set("spark.statebed.native_scan", str(native).lower())
     times = {}
-    for part in NATIVE_PARTS if native else PARTS:
+    for part in (*(NATIVE_PARTS if native else PARTS), STATELESS_JOB):
         own = folder / way.replace(" ", "-") / part.replace(" ", "-")
         probe = Probe((rows, warm, measured))
         _run_part(session, part, folder / "in" / "a", own, probe, native=native)
@@ -206,11 +222,15 @@ class _Ends:
 def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: Probe, *, native: bool) -> None:
     frame = session.readStream.schema(_case(1).columns).option("maxFilesPerTrigger", 1).parquet(str(source))
     job = sb.Job("anatomy", state=str(own / "state"), memory="1g", parallelism=2, spark=session)
-    totals = job.source(frame, name="a").key_by("k", name="totals").agg(n=sb.count(), total=sb.sum("v"))
-    totals.write(_Ends(probe))
+    rows = job.source(frame, name="a")
+    if part == STATELESS_JOB:
+        result = rows.select("k", "v")
+    else:
+        result = rows.key_by("k", name="totals").agg(n=sb.count(), total=sb.sum("v"))
+    result.write(_Ends(probe))
     # The parts before the whole job move rows between tasks, so it has to do that, too.
     batch_files.READ_AGAIN_BYTES = -1
-    if part == "whole job":
+    if part in {WHOLE_JOB, STATELESS_JOB}:
         job.start(available_now=True).await_termination()
         return
     plan = job._plan()  # noqa: SLF001 - the plan of a job is not public, and the parts are made of it

@@ -40,7 +40,7 @@ from statebed.subtasks.compaction import CompactionTask, compact_subtask
 
 Ids = npt.NDArray[np.int64]
 _PARALLELISM = 2
-_ROWS = 500_000
+ROWS = 500_000
 _MILLION = 1_000_000
 _EPOCH_US = 20_000_000
 """Event time of an epoch; a window takes three."""
@@ -116,7 +116,7 @@ class Job:
             self._compact()
 
     def epoch(self) -> list[Spent]:
-        spent = self._feed(self._random.integers(0, self._keys, _ROWS))
+        spent = self._feed(self._random.integers(0, self._keys, ROWS))
         if max(report.state_files for report in self._reports[-_PARALLELISM:]) >= _MAX_FILES:
             self._compact()
         return spent

@@ -10,6 +10,10 @@ from bench.result_files import Measured
 TITLE = "The way of a row"
 _PROCESSES = ("JVM", "Python")
 _WHOLE = "whole job"
+_STATELESS = "job without state"
+_INSIDE = "inside a subtask"
+_SUBTASK_TITLE = "The parts inside a subtask"
+_SUBTASK_PICTURE = "anatomy-subtask.svg"
 _NOTE = (
     "Processor time per row that each part adds to the plan before it. A part below zero is within the noise of the "
     "JVM's compiler."
@@ -28,7 +32,8 @@ _SHOWN = {
 def section(measured: Measured, images: str, machine: str) -> tuple[str, dict[str, str]]:
     """Return the text of the section, and its pictures by file name."""
     figures = [figure for results in measured.rounds for figure in results]
-    cases = list(dict.fromkeys(figure["case"] for figure in figures))
+    inside = [figure for figure in figures if figure["case"].startswith(_INSIDE)]
+    cases = list(dict.fromkeys(figure["case"] for figure in figures if figure not in inside))
     pictures, text = {}, [f"## {TITLE}: `{measured.benchmark}`", ""]
     text += [f"Command: `{measured.command}`. Rounds: {len(measured.rounds)}. {machine}", ""]
     text += [_NOTE, ""]
@@ -54,7 +59,40 @@ def section(measured: Measured, images: str, machine: str) -> tuple[str, dict[st
     for group in groups:
         cells = [_cell(figures, case, f"{_WHOLE}, JVM: {group} in all") for case in cases]
         text.append(f"| {group} | {' | '.join(cells)} |")
+    text += _ceiling(figures, cases)
+    if inside:
+        pictures[_SUBTASK_PICTURE], more = _parts_of_subtask(inside, images)
+        text += more
     return "\n".join([*text, ""]), pictures
+
+
+def _ceiling(figures: Sequence[Mapping[str, Any]], cases: Sequence[str]) -> list[str]:
+    """Return the share of the ceiling that the job has in each case."""
+    totals = {
+        case: [_median(figures, case, f"{job} in all") for job in (_STATELESS, _WHOLE)]
+        for case in cases
+        if _values(figures, case, f"{_STATELESS} in all")
+    }
+    if not totals:
+        return []
+    text = ["", "A job without state reads the same rows, writes them to the outbox and commits every epoch:"]
+    text += ["", "| case | job without state | whole job | share |", "|---|---|---|---|"]
+    for case, (floor, whole) in totals.items():
+        text.append(f"| {case} | {number(floor)} | {number(whole)} | {number(floor / whole)} |")
+    return text
+
+
+def _parts_of_subtask(inside: Sequence[Mapping[str, Any]], images: str) -> tuple[str, list[str]]:
+    """Return a picture and a table of the parts inside a subtask."""
+    case = inside[0]["case"]
+    rows = [(part, [_median(inside, case, part)]) for part in dict.fromkeys(figure["metric"] for figure in inside)]
+    picture = stacked(_SUBTASK_TITLE, "Processor microseconds per row", ("Python",), rows)
+    text = ["", f"Inside a subtask of the running aggregate, without Spark ({case.partition(', ')[2]}):", ""]
+    text += [f'<img src="{images}/{_SUBTASK_PICTURE}" alt="{_SUBTASK_TITLE}; the table has the numbers" width="960">']
+    text += ["", "| part | microseconds per row |", "|---|---|"]
+    text += [f"| {part} | {number(spent)} |" for part, (spent,) in rows]
+    text += [f"| **all** | {number(sum(spent for _, (spent,) in rows))} |"]
+    return picture, text
 
 
 def _group(metric: str) -> str:

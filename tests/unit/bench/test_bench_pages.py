@@ -92,10 +92,23 @@ def test_parts_of_the_way_of_a_row_are_drawn_and_listed() -> None:
         {"case": "native scan, 10 keys", "metric": f"whole job, {name} in all", "value": value, "unit": "us/row"}
         for name, value in {"JVM": 0.6, "Python": 3.1, "JVM: tasks": 0.25}.items()
     ]
+    figures += [
+        {"case": "native scan, 10 keys", "metric": f"{job} in all", "value": value, "unit": "us/row"}
+        for job, value in {"whole job": 4.0, "job without state": 3.0}.items()
+    ]
+    figures += [
+        {"case": "inside a subtask, 10 keys", "metric": part, "value": value, "unit": "us/row"}
+        for part, value in {"fold": 0.5, "look-up": 0.25}.items()
+    ]
     text, pictures = page([Measured("anatomy", "python -m bench anatomy", {}, {}, [figures])])
     assert "| reading | -0.1 | 1 |" in text
     assert "| **the whole job** | 0.6 | 3.1 |" in text
     assert "| tasks | 0.25 |" in text
+    assert "| native scan, 10 keys | 3 | 4 | 0.75 |" in text
+    assert "| look-up | 0.25 |" in text
+    assert "| **all** | 0.75 |" in text
+    assert "inside a subtask" not in pictures["anatomy.svg"]
+    assert "look-up" in pictures["anatomy-subtask.svg"]
     drawn = ET.fromstring(pictures["anatomy.svg"])  # noqa: S314 - our own text
     labels = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert "reading, native scan" in labels

@@ -178,8 +178,8 @@ def test_a_function_from_batch_to_batch_replaces_the_columns_and_keeps_the_event
 @pytest.mark.parametrize(
     ("function", "schema", "said"),
     [
-        (one_row_less, "driver string, twice double", "returned 2 rows for 3"),
-        (doubled, "driver string, double double", "returned the columns driver string, twice double, but declares"),
+        (one_row_less, "driver string, twice double", "returned a batch of length 2 for one of length 3"),
+        (doubled, "driver string, double double", "columns driver string, twice double, but schema= declares"),
     ],
 )
 def test_a_wrong_batch_is_refused(function: Any, schema: str, said: str) -> None:

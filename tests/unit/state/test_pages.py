@@ -144,7 +144,7 @@ import sys
 import types
 import statebed.spark.epoch.worker_daemon as daemon
 daemon.LOADED = ("statebed.state.memory.pages",)
-sys.modules["pyspark.daemon"] = types.SimpleNamespace(manager=lambda: None)
+sys.modules["pyspark.daemon"] = types.SimpleNamespace(manager=lambda: None, worker=None)
 daemon.main()
 from statebed.state.memory.pages import idle_pages
 print(idle_pages._by_thread)

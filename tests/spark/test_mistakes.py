@@ -186,7 +186,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: sb.Job("rides", state=r.state).source(
             r.frame().withColumn("wall", F.col("ts").cast("timestamp_ntz")), watermark=("wall", "1 minute")
         ),
-        "TIMESTAMP_NTZ",
+        "timestamp_ntz",
     ),
     "a negative trigger": (lambda r: r.job().start(processing_time="-1 second"), "negative"),
     "a table inside the state": (

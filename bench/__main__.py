@@ -59,15 +59,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks that check their own answers.")
     names = parser.add_subparsers(dest="benchmark", required=True, metavar="NAME")
     for name, (_, what) in BENCHMARKS.items():
-        one = names.add_parser(name, help=what)
-        one.add_argument("--quick", action="store_true", help="smaller and fewer cases: a few minutes")
-        one.add_argument("--json", action="store_true", help="one JSON object per line; ratio > 1 means ours is better")
-        one.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
-        one.add_argument("--case", default="", help="only cases whose name contains this text, for example 'int64'")
-        one.add_argument("--rounds", type=int, default=1, help="run everything this many times (default: 1)")
-        one.add_argument("--save", action="store_true", help="write all rounds to bench/results, for `make bench-docs`")
+        command = names.add_parser(name, help=what)
+        command.add_argument("--quick", action="store_true", help="smaller and fewer cases: a few minutes")
+        command.add_argument(
+            "--json", action="store_true", help="one JSON object per line; ratio > 1 means ours is better"
+        )
+        command.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+        command.add_argument("--case", default="", help="only cases whose name contains this text, for example 'int64'")
+        command.add_argument("--rounds", type=int, default=1, help="run everything this many times (default: 1)")
+        command.add_argument(
+            "--save", action="store_true", help="write all rounds to bench/results, for `make bench-docs`"
+        )
         if name == "scale":
-            scale.add_options(one)
+            scale.add_options(command)
     options = parser.parse_args()
     more = {"options": options} if options.benchmark == "scale" else {}
     reports: list[Report] = []

@@ -50,13 +50,13 @@ def _measure(report: Report, case: str, *, kind: str, count: int, step: int) -> 
     tiers = Tiers(MemoryController(_BUDGET))
     with TableManager(
         TaskInfo("bench", "fares"), {"fares": config}, MemoryStore(), options=options, tiers=tiers
-    ) as one:
-        _write(one, kind, np.arange(count))
-        shares = [_checkpointed(one, 1)]
+    ) as state:
+        _write(state, kind, np.arange(count))
+        shares = [_checkpointed(state, 1)]
         for epoch in range(2, 5):
-            _write(one, kind, np.arange(0, count, step))
-            shares.append(_checkpointed(one, epoch))
-    caller, total = (statistics.median(some) for some in zip(*shares[1:], strict=True))
+            _write(state, kind, np.arange(0, count, step))
+            shares.append(_checkpointed(state, epoch))
+    caller, total = (statistics.median(seconds) for seconds in zip(*shares[1:], strict=True))
     target = 1 / _MAX_SHARE
     report.add(smaller(case, "whole checkpoint", "processor time", ours=caller, theirs=total, unit="us", target=target))
 

@@ -149,17 +149,17 @@ def measure(report: Report, *, quick: bool) -> None:
     before, after = ([pair[index] for pair in pairs] for index in (0, 1))
     # The median is an epoch as most are; the mean also has those that take over what compactions made.
     for name, of in (("median", statistics.median), ("mean", statistics.mean)):
-        ours, theirs = (1000 * of([one.seconds for one in some]) for some in (after, before))
+        ours, theirs = (1000 * of([epoch.seconds for epoch in group]) for group in (after, before))
         report.add(smaller(case, baseline, f"{name} time", ours=ours, theirs=theirs, unit="ms", target=_TIME))
-        ours, theirs = (of([float(one.changed_bytes) for one in some]) for some in (after, before))
+        ours, theirs = (of([float(epoch.changed_bytes) for epoch in group]) for group in (after, before))
         report.add(smaller(case, baseline, f"{name} bytes", ours=ours, theirs=theirs, unit="bytes", target=_BYTES))
     report.add(
         smaller(
             f"epoch of 1k of {large.keys // _MILLION}M keys",
             "epoch of 100k",
             "checkpoint bytes",
-            ours=statistics.median(one.changed_bytes for one in few),
-            theirs=statistics.median(one.changed_bytes for one in after),
+            ours=statistics.median(epoch.changed_bytes for epoch in few),
+            theirs=statistics.median(epoch.changed_bytes for epoch in after),
             unit="bytes",
             target=_FEW_BYTES,
         )
@@ -179,8 +179,8 @@ def measure_blocks(report: Report) -> None:
 
 
 def _blocks(case: str, epochs: Sequence[Epoch], report: Report) -> None:
-    most = max(epochs, key=lambda one: one.block_bytes)
-    if not most.blocks:
+    largest = max(epochs, key=lambda epoch: epoch.block_bytes)
+    if not largest.blocks:
         report.note(f"{case}: no epoch wrote a block again")
         return
     report.add(
@@ -188,9 +188,9 @@ def _blocks(case: str, epochs: Sequence[Epoch], report: Report) -> None:
             case,
             "bound of a compaction",
             "blocks rewritten",
-            ours=most.block_bytes,
+            ours=largest.block_bytes,
             theirs=_MAX_COMPACTED,
-            unit=f"bytes ({most.blocks} blocks)",
+            unit=f"bytes ({largest.blocks} blocks)",
             target=1.0,
         )
     )

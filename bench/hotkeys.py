@@ -38,7 +38,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
         return 2
     for case in chosen:
         for values in _VALUES[:_QUICK] if quick else _VALUES:
-            found = _measured(case, values)
+            figures = _measured(case, values)
             name = f"{case}, {values:,} values"
             for metric, ours, theirs in (
                 ("one more row", "hot", "small"),
@@ -49,8 +49,8 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
                         name,
                         "one row of a key with 2",
                         metric,
-                        ours=1 / found[ours],
-                        theirs=1 / found[theirs],
+                        ours=1 / figures[ours],
+                        theirs=1 / figures[theirs],
                         unit="epochs/s",
                         target=None if case in WHOLE else 1 / _TIMES,
                     )
@@ -61,8 +61,8 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
                         name,
                         "pyarrow, from sorted values",
                         "old and new result",
-                        ours=1 / (found["hot"] + found["least"]),
-                        theirs=1 / found["least"],
+                        ours=1 / (figures["hot"] + figures["least"]),
+                        theirs=1 / figures["least"],
                         unit="epochs/s",
                     )
                 )
@@ -72,8 +72,8 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
                         name,
                         f"budget of {BUDGET >> 20} MB",
                         metric,
-                        ours=found[mb],
-                        theirs=_PEAK_MB + (found["result_mb"] if case in WHOLE else 0.0),
+                        ours=figures[mb],
+                        theirs=_PEAK_MB + (figures["result_mb"] if case in WHOLE else 0.0),
                         unit="MB",
                         target=1.0,
                     )
@@ -83,9 +83,9 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
 
 def _measured(case: str, values: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="statebed-bench-") as folder:
-        found: dict[str, Any] = json.loads(_child("build", case, values, folder))
-        found |= json.loads(_child("measure", case, values, folder))
-    return found
+        figures: dict[str, Any] = json.loads(_child("build", case, values, folder))
+        figures |= json.loads(_child("measure", case, values, folder))
+    return figures
 
 
 def _child(what: str, case: str, values: int, folder: str) -> str:

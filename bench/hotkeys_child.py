@@ -163,8 +163,8 @@ def rows(first: int, count: int, key: int) -> pa.Table:
 def anonymous_bytes() -> int:
     """Anonymous and shared memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
-    return sum(int(found[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return sum(int(fields[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
 
 
 class Peak:

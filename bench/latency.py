@@ -124,7 +124,7 @@ def _theirs(session: SparkSession, name: str, folder: Path, batches: int) -> lis
     query = start_with_plain_checkpoint(writer, session) if name == NOWHERE_PLAIN else writer.start()
     query.awaitTermination()
     spent = [progress["durationMs"] for progress in query.recentProgress]
-    took = [float(one["triggerExecution"]) / 1e3 for one in spent if "addBatch" in one]
+    took = [float(progress["triggerExecution"]) / 1e3 for progress in spent if "addBatch" in progress]
     if len(took) < batches:
         raise RuntimeError(f"{name} ended after {len(took)} of {batches} batches")
     return took

@@ -26,8 +26,8 @@ def main() -> None:
     base = _status("RssAnon") + _status("RssShmem")
     print(json.dumps({"base": base}), flush=True)
     if growth:
-        most = _status("VmData") + growth
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit = _status("VmData") + growth
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     memory = MemoryController(budget)
     tiers = Tiers(memory, folder=folder / "spill")
     doing = WORKS[work](tiers, LocalStore(folder / "store"))

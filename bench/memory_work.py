@@ -120,8 +120,8 @@ class ReadModifyWrite:
             total += pc.sum(piece["total"]).as_py()
         _expect("keys and their sum", (rows, total), (self._keys, self._total))
         keys = np.arange(0, self._keys, max(self._keys // 1000, 1), dtype=np.int64)
-        _, found = self._view.get(pa.table({"id": from_numpy(_scattered(keys), pa.int64())}))
-        _expect("keys looked up", int(np.count_nonzero(found)), len(keys))
+        _, is_known = self._view.get(pa.table({"id": from_numpy(_scattered(keys), pa.int64())}))
+        _expect("keys looked up", int(np.count_nonzero(is_known)), len(keys))
 
     def _add(self, ids: Numbers) -> None:
         keys = pa.table({"id": from_numpy(_scattered(ids), pa.int64())})
@@ -176,8 +176,8 @@ class Join:
     def _match(self, numbers: Numbers, first: int, end: int) -> None:
         """Every key looked up is there once, with its value."""
         keys = pa.table({"id": from_numpy(_scattered(numbers), pa.int64())})
-        found = self._orders.read(first * _MINUTE_US, end * _MINUTE_US, keys=keys)
-        values = int64_values(found["value"])
+        rows = self._orders.read(first * _MINUTE_US, end * _MINUTE_US, keys=keys)
+        values = int64_values(rows["value"])
         _expect("matches", (len(values), int(values.sum())), (len(numbers), int(numbers.sum())))
         self._paid += len(values)
 
@@ -222,6 +222,6 @@ def _put(uploads: tuple[Upload, ...], store: ObjectStore) -> None:
         upload.on_stored()
 
 
-def _expect(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise SystemExit(f"{what}: {found} instead of {expected}")
+def _expect(what: str, actual: object, expected: object) -> None:
+    if actual != expected:
+        raise SystemExit(f"{what}: {actual} instead of {expected}")

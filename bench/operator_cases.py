@@ -74,8 +74,8 @@ def _session(frames: Frames) -> pd.DataFrame:
     gap = pd.Timedelta("1min")
     begins = (frame["k"] != frame["k"].shift()) | (frame["ts"] - frame["ts"].shift() > gap)
     grouped = frame.groupby([frame["k"], begins.cumsum()], sort=False)
-    found = grouped.agg(window_start=("ts", "min"), window_end=("ts", "max"), n=("v", "size"), total=("v", "sum"))
-    return found.reset_index(level=0).assign(window_end=found["window_end"].to_numpy() + gap)
+    sessions = grouped.agg(window_start=("ts", "min"), window_end=("ts", "max"), n=("v", "size"), total=("v", "sum"))
+    return sessions.reset_index(level=0).assign(window_end=sessions["window_end"].to_numpy() + gap)
 
 
 def _updating(frames: Frames) -> pd.DataFrame:

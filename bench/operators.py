@@ -50,10 +50,10 @@ def measure(case: OperatorCase, report: Report, *, rows: int) -> None:
     answer, duck = _duckdb(case, tables)
     frames = {name: table.to_pandas() for name, table in tables.items()}
     start = time.perf_counter()
-    found = len(case.frame(frames))
+    rows = len(case.frame(frames))
     pandas_seconds = time.perf_counter() - start
-    if found != answer.num_rows:
-        raise SystemExit(f"{case.name}: pandas gives {found} rows, DuckDB {answer.num_rows}")
+    if rows != answer.num_rows:
+        raise SystemExit(f"{case.name}: pandas gives {rows} rows, DuckDB {answer.num_rows}")
     del frames
     ours, held = _ours(case, tables, PLENTY, answer)
     seconds, duck_seconds = ours.clock, duck.clock

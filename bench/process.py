@@ -74,8 +74,8 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     for name, keys in chosen.items():
         ours, answer = _speed(Totals(), keys, batches)
         for baseline, process in (("key by key, dicts", TotalsOfDicts()), ("key by key, pandas", TotalsOfFrames())):
-            theirs, found = _speed(process, keys, batches)
-            if not found.equals(answer):
+            theirs, result = _speed(process, keys, batches)
+            if not result.equals(answer):
                 raise SystemExit(f"{name}: {baseline} gives other rows")
             report.add(faster(name, baseline, "over batches", ours=ours, theirs=theirs, unit="rows/s"))
     return None
@@ -107,5 +107,5 @@ def _speed(process: sb.Process, keys: int, batches: int) -> tuple[float, pa.Tabl
         for table in fed:
             t.feed("rows", table)
         seconds = time.perf_counter() - start
-        found = t.table("totals").select(["k", "sum"])
-    return batches * BATCH_ROWS / seconds, found.sort_by([("k", "ascending"), ("sum", "ascending")]).combine_chunks()
+        result = t.table("totals").select(["k", "sum"])
+    return batches * BATCH_ROWS / seconds, result.sort_by([("k", "ascending"), ("sum", "ascending")]).combine_chunks()

@@ -47,19 +47,19 @@ def machine() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of what is measured."""
-    found = {"Python": platform.python_version()}
+    result = {"Python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def save(name: str, rounds: Sequence[Sequence[Result | Figure]], *, only: str = "", folder: Path = FOLDER) -> Path:
     """Write the rounds of a benchmark to its file; with `only` some cases, keep those of others that it has."""
     command = " ".join(["python -m bench", *(word for word in sys.argv[1:] if word not in {"--save", "--json"})])
-    kept = [[asdict(one) for one in results] for results in rounds]
+    kept = [[asdict(result) for result in results] for results in rounds]
     measured = Measured(name, command, machine(), versions(), kept)
     path = folder / f"{name}.json"
     if only and path.exists():
@@ -73,7 +73,9 @@ def with_other_cases(measured: Measured, earlier: Measured) -> Measured:
     others = [case for case in _cases(earlier) if case not in new]
     order = {case: place for place, case in enumerate(dict.fromkeys([*_cases(earlier), *new]))}
     rounds = [
-        sorted([*(one for one in old if one["case"] in others), *fresh], key=lambda one: order[one["case"]])
+        sorted(
+            [*(result for result in old if result["case"] in others), *fresh], key=lambda result: order[result["case"]]
+        )
         for old, fresh in itertools.zip_longest(earlier.rounds, measured.rounds, fillvalue=())
     ]
     remark = f"From earlier runs: {', '.join(others)}." if others else ""
@@ -82,7 +84,7 @@ def with_other_cases(measured: Measured, earlier: Measured) -> Measured:
 
 def _cases(measured: Measured) -> list[str]:
     """Return the names of the cases, each once."""
-    return list(dict.fromkeys(str(one["case"]) for results in measured.rounds for one in results))
+    return list(dict.fromkeys(str(result["case"]) for results in measured.rounds for result in results))
 
 
 def write(measured: Measured, folder: Path = FOLDER) -> Path:

@@ -214,6 +214,6 @@ def _folded(batch: Batch) -> tuple[list[bytes], Values]:
     return sums["key"].to_pylist(), np.asarray(sums["amount_sum"].combine_chunks())
 
 
-def _numbers(found: list[bytes | None]) -> Values:
+def _numbers(values: list[bytes | None]) -> Values:
     missing = bytes(8)
-    return np.frombuffer(b"".join(missing if value is None else value for value in found), dtype=np.int64)
+    return np.frombuffer(b"".join(missing if value is None else value for value in values), dtype=np.int64)

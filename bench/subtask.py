@@ -129,7 +129,7 @@ class Job:
         times = now + self._random.integers(1, _EPOCH_US, len(ids))
         columns: list[npt.NDArray[Any]] = [hashes, times, ids, ids % 97]
         schema = self._operator.inputs[0].schema
-        arrays = [from_numpy(one, kind) for one, kind in zip(columns, schema.types, strict=True)]
+        arrays = [from_numpy(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
         self._rows, self._total = self._rows + len(ids), self._total + int((ids % 97).sum())
         shares = [np.flatnonzero(in_range(hashes, owned_range(index, _PARALLELISM))) for index in range(_PARALLELISM)]
@@ -174,9 +174,9 @@ class Job:
 
     def check(self) -> None:
         """Check that the files hold what was fed."""
-        found = self._in_state() if isinstance(self._operator.operator, UpdatingAggregate) else self._in_outboxes()
-        if found != (self._rows, self._total):
-            raise SystemExit(f"subtask: {found} rows and their sum are in files, not {self._rows, self._total}")
+        totals = self._in_state() if isinstance(self._operator.operator, UpdatingAggregate) else self._in_outboxes()
+        if totals != (self._rows, self._total):
+            raise SystemExit(f"subtask: {totals} rows and their sum are in files, not {self._rows, self._total}")
 
     def close(self) -> None:
         self._tiers.close()
@@ -200,9 +200,9 @@ class Job:
         self._feed(np.zeros(0, dtype=np.int64), watermark=(self._epoch + 10) * _EPOCH_US)
         rows = total = 0
         for file in (file for report in self._reports for file in report.outbox):
-            found = pq.read_table(pa.BufferReader(self._store.get(file.path)), columns=["n", "total"])
-            rows += pc.sum(found["n"]).as_py()
-            total += pc.sum(found["total"]).as_py()
+            table = pq.read_table(pa.BufferReader(self._store.get(file.path)), columns=["n", "total"])
+            rows += pc.sum(table["n"]).as_py()
+            total += pc.sum(table["total"]).as_py()
         return rows, total
 
 
@@ -220,7 +220,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
 def measure(name: str, report: Report, *, epochs: int) -> None:
     """One operator, over states of two sizes and without the cache."""
     with tempfile.TemporaryDirectory(prefix="statebed-bench-") as folder:
-        places = [Path(folder) / one for one in ("small", "large", "plain")]
+        places = [Path(folder) / label for label in ("small", "large", "plain")]
         sizes = (_MILLION, 5 * _MILLION, _MILLION)
         jobs = [
             Job(OPERATORS[name], keys, place, cached=place.name != "plain")
@@ -232,22 +232,24 @@ def measure(name: str, report: Report, *, epochs: int) -> None:
         for job in jobs:
             job.check()
             job.close()
-    small, large, plain = ([spent for one in rounds for spent in one[index]] for index in range(3))
+    small, large, plain = ([spent for spent_by_size in rounds for spent in spent_by_size[index]] for index in range(3))
     case = f"subtask, {name}"
-    for keys, some in (("1M", small), ("5M", large), ("1M, no cache", plain)):
-        report.note(f"  {name}, {keys}: a subtask takes {_described(some)}")
-    clock, processor = ([_median(some, name) for some in (small, large, plain)] for name in ("total", "processor"))
-    one, five = f"{case}, 1M keys", f"{case}, 5M keys"
-    report.add(smaller(one, "no host cache", "time", ours=clock[0], theirs=clock[2], unit="ms"))
-    report.add(smaller(one, "no host cache", "processor", ours=processor[0], theirs=processor[2], unit="ms"))
-    report.add(smaller(one, "goal", "processor", ours=processor[0], theirs=_GOAL_MS, unit="ms", target=1.0))
-    report.add(smaller(five, "1M keys", "time", ours=clock[1], theirs=clock[0], unit="ms", target=_TIME))
-    report.add(smaller(five, "1M keys", "processor", ours=processor[1], theirs=processor[0], unit="ms", target=_TIME))
+    for keys, runs in (("1M", small), ("5M", large), ("1M, no cache", plain)):
+        report.note(f"  {name}, {keys}: a subtask takes {_described(runs)}")
+    clock, processor = ([_median(runs, name) for runs in (small, large, plain)] for name in ("total", "processor"))
+    one_million, five_million = f"{case}, 1M keys", f"{case}, 5M keys"
+    report.add(smaller(one_million, "no host cache", "time", ours=clock[0], theirs=clock[2], unit="ms"))
+    report.add(smaller(one_million, "no host cache", "processor", ours=processor[0], theirs=processor[2], unit="ms"))
+    report.add(smaller(one_million, "goal", "processor", ours=processor[0], theirs=_GOAL_MS, unit="ms", target=1.0))
+    report.add(smaller(five_million, "1M keys", "time", ours=clock[1], theirs=clock[0], unit="ms", target=_TIME))
+    report.add(
+        smaller(five_million, "1M keys", "processor", ours=processor[1], theirs=processor[0], unit="ms", target=_TIME)
+    )
 
 
-def _median(some: Sequence[Spent], name: str) -> float:
-    return float(1000 * statistics.median(getattr(one, name) for one in some))
+def _median(runs: Sequence[Spent], name: str) -> float:
+    return float(1000 * statistics.median(getattr(run, name) for run in runs))
 
 
-def _described(some: Sequence[Spent]) -> str:
-    return ", ".join(f"{_median(some, what):.0f} ms to {what}" for what in ("restore", "step", "store"))
+def _described(runs: Sequence[Spent]) -> str:
+    return ", ".join(f"{_median(runs, what):.0f} ms to {what}" for what in ("restore", "step", "store"))

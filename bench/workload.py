@@ -56,7 +56,7 @@ def batch_of(kind: str, ids: Ids, amounts: npt.NDArray[np.int64]) -> Batch:
     columns = [column.to_pylist() for column in keys.columns]
     objects: list[object] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     packed = [_packed(column, values) for column, values in zip(keys.columns, columns, strict=True)]
-    joined = packed[0] if len(packed) == 1 else [one + other for one, other in zip(*packed, strict=True)]
+    joined = packed[0] if len(packed) == 1 else [part + other for part, other in zip(*packed, strict=True)]
     return Batch(
         keys=keys,
         amounts=amounts,

@@ -29,8 +29,8 @@ def cells() -> Iterator[Any]:
     """Yield the cells of the file beside this one: `# %%` begins one with code, `# %% [markdown]` one with text."""
     _, *parts = _CELL.split(CELLS.read_text(encoding="utf-8"))
     for number, (kind, text) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
-        made = FORMAT.v4.new_markdown_cell if kind else FORMAT.v4.new_code_cell
-        yield made(text.strip(), id=f"cell-{number}")
+        new_cell = FORMAT.v4.new_markdown_cell if kind else FORMAT.v4.new_code_cell
+        yield new_cell(text.strip(), id=f"cell-{number}")
 
 
 def executed(folder: Path) -> Any:
@@ -49,7 +49,7 @@ def executed(folder: Path) -> Any:
         if cell.cell_type == "code":
             cell["execution_count"] = None
             cell["metadata"] = {}
-            cell["outputs"] = [one for one in cell.outputs if one.get("name") != "stderr"]
+            cell["outputs"] = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output["execution_count"] = None

@@ -177,10 +177,12 @@ def judge(mutant: Mutant, outcome: Outcome) -> str:
         return "SURVIVED: the test passes with the failure brought back"
     if outcome.status != 1 or not outcome.failures:
         return f"the process ended with status {outcome.status}, so the test did not run:\n{outcome.output}"
-    for one in outcome.failures:
-        expected = one["error"] == mutant.error or (one["error"] == "Failed" and "DID NOT RAISE" in one["message"])
-        if one["when"] != "call" or not expected:
-            return f"fails by {one['error']} in {one['when']} instead of {mutant.error}:\n{outcome.output}"
+    for failure in outcome.failures:
+        expected = failure["error"] == mutant.error or (
+            failure["error"] == "Failed" and "DID NOT RAISE" in failure["message"]
+        )
+        if failure["when"] != "call" or not expected:
+            return f"fails by {failure['error']} in {failure['when']} instead of {mutant.error}:\n{outcome.output}"
     return ""
 
 

@@ -247,11 +247,11 @@ OUTSIDE = ("tests/azure/",)
 
 def files_of(part: Part) -> list[str]:
     """Return the test files of a part."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for pattern in part.paths:
         path = ROOT / pattern
-        found.update(path.rglob("test_*.py") if path.is_dir() else ROOT.glob(pattern))
-    return sorted(file.relative_to(ROOT).as_posix() for file in found)
+        files.update(path.rglob("test_*.py") if path.is_dir() else ROOT.glob(pattern))
+    return sorted(file.relative_to(ROOT).as_posix() for file in files)
 
 
 def commands_of(part: Part) -> Iterator[Command]:
@@ -422,8 +422,8 @@ def table(results: Sequence[Result], seconds: float) -> str:
 
 def slowest(results: Sequence[Result]) -> str:
     """List the tests that took most of the time."""
-    found = sorted((one for result in results for one in result.durations), reverse=True)[:SLOWEST]
-    return "\n".join(f"{seconds:6.0f} s  {test}" for seconds, test in found)
+    tests = sorted((duration for result in results for duration in result.durations), reverse=True)[:SLOWEST]
+    return "\n".join(f"{seconds:6.0f} s  {test}" for seconds, test in tests)
 
 
 def tools_of(parts: Sequence[Part]) -> list[Part]:

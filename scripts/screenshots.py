@@ -127,11 +127,11 @@ def run_job(folder: Path, options: sb.RunOptions | None = None) -> None:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    found = subprocess.run([ROOT / "scripts" / "find-chromium"], check=True, capture_output=True, text=True)
+    finder = subprocess.run([ROOT / "scripts" / "find-chromium"], check=True, capture_output=True, text=True)
     # Chromium's sandbox refuses to run as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found.stdout.strip(), args=arguments)
+        browser = playwright.chromium.launch(executable_path=finder.stdout.strip(), args=arguments)
         yield browser
         browser.close()
 

@@ -42,12 +42,12 @@ def work(folder: Path) -> None:
 
 
 def main(archive: Path) -> None:
-    made = archive.with_suffix(".part")
-    os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:ArchiveClassesAtExit={made}"
+    unfinished = archive.with_suffix(".part")
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:ArchiveClassesAtExit={unfinished}"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory() as folder:
         work(Path(folder))
-    made.rename(archive)
+    unfinished.rename(archive)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,19 @@ def files() -> dict[Path, str]:
     compared = [measured for measured in everything if measured.benchmark != "scale"]
     docs = ROOT / "docs"
     text, pictures = benchmarks_page.page(compared)
-    found = {docs / "benchmarks.md": text}
-    found |= {docs / benchmarks_page.IMAGES / name: drawn for name, drawn in pictures.items()}
+    pages = {docs / "benchmarks.md": text}
+    pages |= {docs / benchmarks_page.IMAGES / name: drawn for name, drawn in pictures.items()}
     for measured in everything:
         if measured.benchmark == "scale":
             text, pictures = scale_page.page(measured)
-            found[docs / "scale.md"] = text
-            found |= {docs / scale_page.IMAGES / name: drawn for name, drawn in pictures.items()}
+            pages[docs / "scale.md"] = text
+            pages |= {docs / scale_page.IMAGES / name: drawn for name, drawn in pictures.items()}
     readme = (ROOT / "README.md").read_text()
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     table = "\n".join(benchmarks_page.headline(compared))
-    found[ROOT / "README.md"] = f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
-    return found
+    pages[ROOT / "README.md"] = f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+    return pages
 
 
 def main() -> int:

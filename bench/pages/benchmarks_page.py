@@ -55,8 +55,8 @@ class Row:
     ours: float
     theirs: float
     ratio: float
-    least: float
-    most: float
+    lowest: float
+    highest: float
     rounds: int
     target: float | None
 
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def spread(self) -> str:
-        return f"{number(self.least)} to {number(self.most)}" if self.rounds > 1 else "one round"
+        return f"{number(self.lowest)} to {number(self.highest)}" if self.rounds > 1 else "one round"
 
     @property
     def verdict(self) -> str:
@@ -77,13 +77,13 @@ class Row:
 
 def rows_of(measured: Measured) -> list[Row]:
     """Return the comparisons of a result file, in their order."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    cases: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for results in measured.rounds:
         for result in results:
             if "ratio" in result:
                 key = (result["case"], result["baseline"], _metric(result["metric"]))
-                found.setdefault(key, []).append(result)
-    return [_row(*key, results) for key, results in found.items()]
+                cases.setdefault(key, []).append(result)
+    return [_row(*key, results) for key, results in cases.items()]
 
 
 def _metric(metric: str) -> str:
@@ -101,8 +101,8 @@ def _row(case: str, baseline: str, metric: str, results: Sequence[Mapping[str, A
         ours=statistics.median(float(result["ours"]) for result in results),
         theirs=statistics.median(float(result["theirs"]) for result in results),
         ratio=statistics.median(ratios),
-        least=min(ratios),
-        most=max(ratios),
+        lowest=min(ratios),
+        highest=max(ratios),
         rounds=len(results),
         target=results[0].get("target"),
     )
@@ -133,7 +133,7 @@ def _section(measured: Measured, rows: Sequence[Row]) -> tuple[str, dict[str, st
     pictures: dict[str, str] = {}
     images = []
     for metric in dict.fromkeys(row.metric for row in rows):
-        drawn = [(row.label, row.ratio, row.least, row.most) for row in rows if row.metric == metric]
+        drawn = [(row.label, row.ratio, row.lowest, row.highest) for row in rows if row.metric == metric]
         file = f"{name}-{metric.replace(',', '').replace(' ', '-').lower()}.svg"
         caption = f"{title}: {metric}"
         pictures[file] = bars(caption, "Ratio; right of the dashed line statebed is better", drawn, even=1.0)
@@ -162,8 +162,8 @@ def _section(measured: Measured, rows: Sequence[Row]) -> tuple[str, dict[str, st
 def _machine(measured: Measured) -> str:
     machine, versions = measured.machine, measured.versions
     described = ", ".join(f"{name} {value}" for name, value in machine.items())
-    found = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return f"Machine: {described or 'not recorded'}. Versions: {found or 'not recorded'}."
+    packages = ", ".join(f"{name} {value}" for name, value in versions.items())
+    return f"Machine: {described or 'not recorded'}. Versions: {packages or 'not recorded'}."
 
 
 def headline(everything: Iterable[Measured]) -> list[str]:
@@ -187,6 +187,6 @@ def headline(everything: Iterable[Measured]) -> list[str]:
         rows = [row for row in by_name.get(name, []) if row.metric == metric and row.baseline.startswith(baseline)]
         if rows:
             ratios = [row.ratio for row in rows]
-            middle, least, most = (number(value) for value in (statistics.median(ratios), min(ratios), max(ratios)))
-            lines.append(f"| {what} | {len(rows)} | {middle} | {least} | {most} |")
+            middle, lowest, highest = (number(value) for value in (statistics.median(ratios), min(ratios), max(ratios)))
+            lines.append(f"| {what} | {len(rows)} | {middle} | {lowest} | {highest} |")
     return lines

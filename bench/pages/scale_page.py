@@ -99,12 +99,12 @@ def page(measured: Measured) -> tuple[str, dict[str, str]]:
 
 
 def _curve(figures: Sequence[Mapping[str, Any]], case: str, metric: str) -> list[tuple[float, float]]:
-    found = []
+    points = []
     for figure in figures:
         name, _, size = figure["case"].partition(", ")
         if name == case and size.endswith(" subtasks") and figure["metric"] == f"{metric} (S3)":
-            found.append((float(size.removesuffix(" subtasks")), float(figure["value"])))
-    return sorted(found)
+            points.append((float(size.removesuffix(" subtasks")), float(figure["value"])))
+    return sorted(points)
 
 
 def _table(figures: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -48,8 +48,8 @@ def number(value: float) -> str:
 def bars(title: str, subtitle: str, rows: Sequence[tuple[str, float, float, float]], *, even: float | None) -> str:
     """Draw a bar per row (label, value, least, most) on a logarithmic scale; `even` is marked by a dashed line."""
     values = [value for _, value, _, _ in rows] + ([even] if even else [])
-    low = math.floor(math.log10(min(*values, *(least for _, _, least, _ in rows))) - 0.05)
-    high = math.ceil(math.log10(max(*values, *(most for _, _, _, most in rows))) + 0.01)
+    low = math.floor(math.log10(min(*values, *(lowest for _, _, lowest, _ in rows))) - 0.05)
+    high = math.ceil(math.log10(max(*values, *(highest for _, _, _, highest in rows))) + 0.01)
 
     def x(value: float) -> float:
         part = (math.log10(max(value, 10**low)) - low) / max(high - low, 1)
@@ -64,16 +64,16 @@ def bars(title: str, subtitle: str, rows: Sequence[tuple[str, float, float, floa
         parts.append(
             f'  <text class="small" x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{10.0**power:g}</text>\n'
         )
-    for index, (label, value, least, most) in enumerate(rows):
+    for index, (label, value, lowest, highest) in enumerate(rows):
         y = _TOP + index * (_BAR + _GAP)
         middle = y + _BAR / 2
         parts.append(f'  <text x="{_LABEL - 10}" y="{y + 14}" text-anchor="end">{escape(label)}</text>\n')
         parts.append(
             f'  <rect class="c0" x="{_LABEL}" y="{y}" width="{x(value) - _LABEL:.1f}" height="{_BAR}" rx="3"/>\n'
         )
-        if most > least:
-            parts.append(f'  <path class="spread" d="M{x(least):.1f} {middle:.1f} H{x(most):.1f}"/>\n')
-        end = max(x(value), x(most)) + 8
+        if highest > lowest:
+            parts.append(f'  <path class="spread" d="M{x(lowest):.1f} {middle:.1f} H{x(highest):.1f}"/>\n')
+        end = max(x(value), x(highest)) + 8
         parts.append(f'  <text class="small" x="{end:.1f}" y="{y + 14}">{number(value)}</text>\n')
     if even:
         parts.append(f'  <path class="even" d="M{x(even):.1f} {_TOP - 6} V{bottom}"/>\n')

@@ -294,9 +294,9 @@ def estimate(target: Target, formulas: Formulas, latencies: Latencies) -> Estima
         + latencies.put(int(record))
     )
     report = SubtaskReport("o", 0, 1, pb.SubtaskReference(), (), 0, 0, 0, 0, 0, 0, 0, due_bytes=int(state))
-    most = int(options.round_bytes / min(state, options.subtask_bytes)) + 2
+    max_subtasks = int(options.round_bytes / min(state, options.subtask_bytes)) + 2
     taken = chosen(
-        [report] * min(subtasks, most),  # all are alike, and only their number is used
+        [report] * min(subtasks, max_subtasks),  # all are alike, and only their number is used
         compacted_in={},
         max_bytes=options.round_bytes,
         subtask_bytes=options.subtask_bytes,

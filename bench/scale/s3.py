@@ -55,9 +55,9 @@ PUBLISHED = Latencies(
 def stored_dollars(size: float) -> float:
     """Return the dollars that `size` bytes cost per day."""
     dollars, rest = 0.0, size
-    for most, price in STORED_DOLLARS:
-        dollars += min(rest, most) * price
-        rest -= min(rest, most)
+    for tier_bytes, price in STORED_DOLLARS:
+        dollars += min(rest, tier_bytes) * price
+        rest -= min(rest, tier_bytes)
     return dollars / DAYS_A_MONTH
 
 

@@ -184,7 +184,7 @@ class SimulatedJob:
         """Return the number and bytes of the base files of the first subtask."""
         metadata = fetch_subtask(self.scoped, self.run.head.operators[0].subtasks[0])
         self.store.phases.clear()
-        files = [file for table in metadata.tables.values() for one in table.subtasks.values() for file in one.files]
+        files = [file for table in metadata.tables.values() for part in table.subtasks.values() for file in part.files]
         base = [file for file in files if file.level == BASE] or files
         return len(base), sum(file.size for file in base)
 
@@ -196,7 +196,7 @@ class SimulatedJob:
         edits = self._compaction.before_epoch(self.run.next_epoch)
         late, self._mark = self._mark, self._now_us - 2 * int(shape.epoch_seconds * _SECOND_US)
         head = {entry.operator_id: entry for entry in self.run.head.operators}
-        bases = [one.SerializeToString() for one in head[operator.operator_id].subtasks] if head else []
+        bases = [part.SerializeToString() for part in head[operator.operator_id].subtasks] if head else []
         self.store.phase = "subtasks"
         start = time.perf_counter()
         payloads = [

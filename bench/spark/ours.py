@@ -83,8 +83,8 @@ def run_to_end(job: sb.Job) -> list[dict[str, float]]:
     """Run a job over all that is there; the phases of each batch's epoch, in seconds."""
     query = job.start(available_now=True)
     query.await_termination()
-    epochs = [one for one in query.recent_progress if one.batch_id is not None]
-    return [{phase: spent / 1e6 for phase, spent in one.phases_us.items()} for one in epochs]
+    epochs = [progress for progress in query.recent_progress if progress.batch_id is not None]
+    return [{phase: spent / 1e6 for phase, spent in progress.phases_us.items()} for progress in epochs]
 
 
 def _result(case: Case, streams: dict[str, Any]) -> Any:

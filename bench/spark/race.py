@@ -44,18 +44,18 @@ def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
     watch.start()
     try:
         write_inputs(case, small_files(case), folder / "small")
-        inputs = {one: folder / f"input-{number}" for number, one in enumerate(dict.fromkeys(files.values()))}
-        for one, place in inputs.items():
-            write_inputs(case, one, place)
-        for side, one in files.items():
+        inputs = {amounts: folder / f"input-{number}" for number, amounts in enumerate(dict.fromkeys(files.values()))}
+        for amounts, place in inputs.items():
+            write_inputs(case, amounts, place)
+        for side, amounts in files.items():
             own = folder / side.name
-            program = ["bench.spark.child", side.name, case.kind.name, str(case.keys), str(inputs[one]), str(own)]
+            program = ["bench.spark.child", side.name, case.kind.name, str(case.keys), str(inputs[amounts]), str(own)]
             racers.append(Racer.start(side, program, own))
-        take_turns(racers, min(len(one.all) for one in files.values()), watch)
+        take_turns(racers, min(len(amounts.all) for amounts in files.values()), watch)
         for racer in racers:
             racer.finish()
-            one = files[racer.side]
-            check(case, one, inputs[one], folder / racer.side.name, racer.side)
+            amounts = files[racer.side]
+            check(case, amounts, inputs[amounts], folder / racer.side.name, racer.side)
     finally:
         watch.stop()
         for racer in racers:
@@ -124,14 +124,14 @@ def _tell(
 
 
 def _speed(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
-    one = files[racer.side]
-    return one.measured * one.rows / sum(batch.seconds for batch in racer.batches[one.warm :])
+    amounts = files[racer.side]
+    return amounts.measured * amounts.rows / sum(batch.seconds for batch in racer.batches[amounts.warm :])
 
 
 def _processor_ms(racer: Racer[Side], files: Mapping[Side, Files]) -> float:
-    one = files[racer.side]
-    spent = sum(batch.processor_seconds for batch in racer.batches[one.warm :])
-    return 1e3 * spent / (one.measured * one.rows / 1e6)
+    amounts = files[racer.side]
+    spent = sum(batch.processor_seconds for batch in racer.batches[amounts.warm :])
+    return 1e3 * spent / (amounts.measured * amounts.rows / 1e6)
 
 
 def _checkpoint_bytes(racer: Racer[Side], files: Mapping[Side, Files]) -> float:

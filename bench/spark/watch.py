@@ -29,12 +29,12 @@ def tree_of(root: int) -> list[int]:
     for place in Path("/proc").iterdir():
         if place.name.isdigit() and (stat := _stat(int(place.name))):
             children.setdefault(int(stat[1]), []).append(int(place.name))
-    found, waiting = [], [root]
+    members, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        members.append(pid)
         waiting.extend(children.get(pid, []))
-    return found
+    return members
 
 
 def memory_of(root: int) -> Memory:
@@ -94,7 +94,7 @@ class MemoryWatch(threading.Thread):
         while not self._done.wait(_LOOK_SECONDS):
             root = self._root
             if root is not None:
-                self.peaks[root] = max(memory_of(root), self.peaks.get(root, Memory()), key=lambda one: one.total)
+                self.peaks[root] = max(memory_of(root), self.peaks.get(root, Memory()), key=lambda memory: memory.total)
 
     def stop(self) -> None:
         self._done.set()

@@ -70,12 +70,12 @@ class Partials:
 
     def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Fold groups of rows to partials."""
-        return _in_pieces(self._fold, rows, grouping, most=MAX_BYTES, piece=PIECE_BYTES)
+        return _in_pieces(self._fold, rows, grouping, max_bytes=MAX_BYTES, piece=PIECE_BYTES)
 
     def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Merge groups of partials."""
-        most, piece = (LISTS_BYTES, LISTS_BYTES) if self._lists else (MAX_BYTES, PIECE_BYTES)
-        return _in_pieces(self._merge, rows, grouping, most=most, piece=piece)
+        max_bytes, piece = (LISTS_BYTES, LISTS_BYTES) if self._lists else (MAX_BYTES, PIECE_BYTES)
+        return _in_pieces(self._merge, rows, grouping, max_bytes=max_bytes, piece=piece)
 
     @cached_property
     def _lists(self) -> bool:
@@ -128,13 +128,18 @@ class Partials:
 
 
 def _in_pieces(
-    work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping, *, most: int, piece: int
+    work: Callable[[pa.Table, Grouping], list[pa.Array]],
+    rows: pa.Table,
+    grouping: Grouping,
+    *,
+    max_bytes: int,
+    piece: int,
 ) -> list[pa.Array]:
-    """Return what `work` returns for all rows; process more than `most` bytes some groups at a time, because each row
-    is copied often.
+    """Return what `work` returns for all rows; process more than `max_bytes` some groups at a time, because each row is
+    copied often.
     """
     nbytes = rows.nbytes
-    if nbytes <= most:
+    if nbytes <= max_bytes:
         return work(rows, grouping)
     count = max(1, rows.num_rows * piece // nbytes)
     pieces = [work(rows.take(from_numpy(at, pa.int64())), groups) for at, groups in grouping.pieces(count)]

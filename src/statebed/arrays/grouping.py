@@ -69,8 +69,8 @@ class Grouping:
     def greatest(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Return the greatest value of each group of integers in row order."""
         if (loops := loops_for(len(self.order))) is not None:
-            most: npt.NDArray[Number] = loops.greatest(values, self.order, self.starts)
-            return most
+            maxima: npt.NDArray[Number] = loops.greatest(values, self.order, self.starts)
+            return maxima
         return np.maximum.reduceat(values[self.order], self.starts) if self.groups else values[:0]
 
     def any(self, flags: Flags) -> Flags:

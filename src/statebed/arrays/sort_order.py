@@ -158,10 +158,10 @@ def _words(keys: Sequence[Integers], room: int) -> list[Words]:
     """Return the keys as words of at most `room` bits, several in one if they fit, split if one does not."""
     words: list[tuple[Words, int]] = []
     for key in keys:
-        least = int(key.min(initial=_GREATEST))
-        bits = max(int(key.max(initial=least)) - least, 0).bit_length()
+        lowest = int(key.min(initial=_GREATEST))
+        bits = max(int(key.max(initial=lowest)) - lowest, 0).bit_length()
         # Differences of 64-bit numbers are correct modulo 2**64.
-        value = key.view(np.uint64) - np.uint64(least % (1 << _WORD))
+        value = key.view(np.uint64) - np.uint64(lowest % (1 << _WORD))
         pieces = [(value, bits)]
         if bits > room:
             pieces = [(value >> np.uint64(room), bits - room), (value & np.uint64((1 << room) - 1), room)]

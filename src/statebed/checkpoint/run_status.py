@@ -80,10 +80,12 @@ def undelivered_sinks(pending: Iterable[tuple[int, Iterable[str]]]) -> list[pb.U
     ]
 
 
-def shortened(text: str, most: int) -> str:
-    """Keep the head and the tail of a text that is longer than `most` characters.
+def shortened(text: str, max_characters: int) -> str:
+    """Keep the head and the tail of a text that is longer than `max_characters` characters.
 
     >>> shortened("abcdefgh", 4)
     'ab ... gh'
     """
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
+    return (
+        text if len(text) <= max_characters else f"{text[: max_characters // 2]} ... {text[-(max_characters // 2) :]}"
+    )

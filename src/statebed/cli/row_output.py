@@ -53,14 +53,14 @@ def print_table(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, title: str, keys: Sequence[str], limit: int | None
 ) -> None:
     """Print a table that fits the screen, with a note if there are more rows than it shows."""
-    most = MAX_TABLE_ROWS if limit is None else min(limit, MAX_TABLE_ROWS)
-    read = pa.Table.from_batches(first(batches, most + 1), schema=schema)
+    max_rows = MAX_TABLE_ROWS if limit is None else min(limit, MAX_TABLE_ROWS)
+    read = pa.Table.from_batches(first(batches, max_rows + 1), schema=schema)
     screen = output.console()
-    shown = output.table(title, schema.names, _rows(read.slice(0, most)), right=_numbers(schema))
+    shown = output.table(title, schema.names, _rows(read.slice(0, max_rows)), right=_numbers(schema))
     screen.print(output.fit(shown, screen, expendable=[name for name in reversed(schema.names) if name not in keys]))
-    if read.num_rows > most:
-        more = "--limit 0 shows all" if most < MAX_TABLE_ROWS else "`statebed export` saves all"
-        output.say(f"showing the first {most:,} rows; {more}")
+    if read.num_rows > max_rows:
+        more = "--limit 0 shows all" if max_rows < MAX_TABLE_ROWS else "`statebed export` saves all"
+        output.say(f"showing the first {max_rows:,} rows; {more}")
     elif not read.num_rows:
         output.say("no rows")
 

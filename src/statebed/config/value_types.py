@@ -33,25 +33,26 @@ class ValueType:
     """Whether it is a folder or URL; a relative one refers to the folder of its source."""
 
 
-def whole_number(least: int, most: int) -> ValueType:
-    """Return the type of whole numbers from `least` to `most`."""
+def whole_number(minimum: int, maximum: int) -> ValueType:
+    """Return the type of whole numbers from `minimum` to `maximum`."""
 
     def parse(value: object) -> int:
         if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"expected a whole number, got {value!r}", fix=f"set a number from {least} to {most}")
-        if not least <= value <= most:
+            raise InputError(f"expected a whole number, got {value!r}", fix=f"set a number from {minimum} to {maximum}")
+        if not minimum <= value <= maximum:
             raise InputError(
-                f"the value must be from {least} to {most}, got {value}", fix=f"set a number from {least} to {most}"
+                f"the value must be from {minimum} to {maximum}, got {value}",
+                fix=f"set a number from {minimum} to {maximum}",
             )
         return value
 
     return ValueType("number", parse)
 
 
-def size(least: int) -> ValueType:
-    """Return the type of sizes of at least `least` bytes."""
+def size(minimum: int) -> ValueType:
+    """Return the type of sizes of at least `minimum` bytes."""
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -59,39 +60,41 @@ def size(least: int) -> ValueType:
                 f"expected a size, got {value!r}", fix="set a number of bytes, or text with k, m, g or t: '512m', '2g'"
             )
         nbytes = parse_bytes(str(value), where="")
-        if nbytes < least:
-            raise InputError(f"the value must be at least {binary_size(least)}, got {value!r}", fix="set a larger size")
+        if nbytes < minimum:
+            raise InputError(
+                f"the value must be at least {binary_size(minimum)}, got {value!r}", fix="set a larger size"
+            )
         return nbytes
 
     return ValueType("size", parse, binary_size)
 
 
-def duration(least: dt.timedelta) -> ValueType:
-    """Return the type of durations of at least `least`."""
+def duration(minimum: dt.timedelta) -> ValueType:
+    """Return the type of durations of at least `minimum`."""
 
     def parse(value: object) -> dt.timedelta:
         if not isinstance(value, str | dt.timedelta):
             raise InputError(f"expected a duration, got {value!r}", fix="add a unit: '10 seconds', '1 hour 30 minutes'")
         span = parse_duration(value) * _MICROSECOND
-        if span < least:
-            shortest = duration_text(least // _MICROSECOND)
+        if span < minimum:
+            shortest = duration_text(minimum // _MICROSECOND)
             raise InputError(f"the value must be at least {shortest}, got {value!r}", fix="set a longer duration")
         return span
 
     return ValueType("duration", parse, lambda span: duration_text(span // _MICROSECOND))
 
 
-def share(most: float) -> ValueType:
-    """Return the type of fractions from 0 to `most`."""
+def share(maximum: float) -> ValueType:
+    """Return the type of fractions from 0 to `maximum`."""
 
     def parse(value: object) -> float:
         number = value
         if isinstance(value, str) and (match := _SHARE.fullmatch(value)):
             number = float(match[1]) / (100 if match[2] else 1)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= maximum:
             raise InputError(
-                f"expected a share from 0 to {most:g}, got {value!r}",
-                fix=f"set a number from 0 to {most:g}, or a percentage",
+                f"expected a share from 0 to {maximum:g}, got {value!r}",
+                fix=f"set a number from 0 to {maximum:g}, or a percentage",
             )
         return float(number)
 

@@ -136,7 +136,11 @@ class Binder:
         lambdas = tuple(self._lambda(argument) for argument in arguments if isinstance(argument, Lambda))
         operand_count = len(arguments) - len(lambdas)
         misplaced = any(isinstance(argument, Lambda) for argument in arguments[:operand_count])
-        if not builder.least <= operand_count <= builder.most or len(lambdas) not in builder.lambdas or misplaced:
+        if (
+            not builder.min_operands <= operand_count <= builder.max_operands
+            or len(lambdas) not in builder.lambdas
+            or misplaced
+        ):
             but = f"{operand_count}, and {len(lambdas)} lambda functions" if lambdas else str(operand_count)
             raise place.mistake(f"{function} takes {builder.takes()}, got {but}")
         operands = tuple(self.operand(argument) for argument in arguments[:operand_count])

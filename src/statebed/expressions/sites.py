@@ -95,26 +95,26 @@ class Builder:
     """Binds a function and knows how many operands it takes."""
 
     build: Build
-    least: int
-    most: int
+    min_operands: int
+    max_operands: int
     lambdas: range = range(1)
     """Numbers of lambda functions that may follow the operands."""
 
     def takes(self) -> str:
         """Describe the number of operands in words."""
-        if self.most == _ANY_NUMBER:
-            return f"{self.least} or more arguments"
-        count = str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+        if self.max_operands == _ANY_NUMBER:
+            return f"{self.min_operands} or more arguments"
+        count = " to ".join(map(str, sorted({self.min_operands, self.max_operands})))
         operands = f"{count} argument{'' if count == '1' else 's'}"
-        most = self.lambdas[-1]
-        return operands if not most else f"{operands}, and {' or '.join(map(str, self.lambdas))} lambda functions"
+        longest = self.lambdas[-1]
+        return operands if not longest else f"{operands}, and {' or '.join(map(str, self.lambdas))} lambda functions"
 
 
-def of(build: Build, least: int, most: int | None = None, *, lambdas: range = range(1)) -> Builder:
-    """Return a builder for `least` to `most` operands, and for the given numbers of lambda functions behind them."""
-    return Builder(build, least, least if most is None else most, lambdas)
+def of(build: Build, min_operands: int, max_operands: int | None = None, *, lambdas: range = range(1)) -> Builder:
+    """Return a builder for `min_operands` to `max_operands` operands, followed by one of the numbers of `lambdas`."""
+    return Builder(build, min_operands, min_operands if max_operands is None else max_operands, lambdas)
 
 
-def of_many(build: Build, least: int = 1) -> Builder:
-    """Return a builder for any number of operands, at least `least`."""
-    return Builder(build, least, _ANY_NUMBER)
+def of_many(build: Build, min_operands: int = 1) -> Builder:
+    """Return a builder for any number of operands, at least `min_operands`."""
+    return Builder(build, min_operands, _ANY_NUMBER)

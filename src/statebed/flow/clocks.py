@@ -112,7 +112,7 @@ def operator_clocks(
             marks.append(mark)
             continue
         timed = _timed_inputs(node)
-        mark = _least(_minus(marks[origin], lag.max_us) for origin, lag in timed if not silent[origin])
+        mark = _lowest(_minus(marks[origin], lag.max_us) for origin, lag in timed if not silent[origin])
         silent.append(all(silent[origin] for origin, _ in timed))
         if isinstance(node, OperatorNode):
             had = before.get(node.operator.operator_id)
@@ -135,7 +135,7 @@ def _spark_marks(graph: Graph, observed_ms: Sequence[int | None]) -> dict[SparkC
 
 
 def _min_known(marks: Iterable[int | None]) -> int | None:
-    """Return the least watermark of the inputs that have one, as Spark does."""
+    """Return the lowest watermark of the inputs that have one, as Spark does."""
     return min((mark for mark in marks if mark is not None), default=None)
 
 
@@ -202,8 +202,8 @@ def _minus(mark_us: int | None, lag_us: int) -> int | None:
     return None if mark_us is None else mark_us - lag_us
 
 
-def _least(marks: Iterable[int | None]) -> int | None:
-    """Return the least watermark, or None if there is none or one is unknown."""
+def _lowest(marks: Iterable[int | None]) -> int | None:
+    """Return the lowest watermark, or None if there is none or one is unknown."""
     everything = list(marks)
     known = [mark for mark in everything if mark is not None]
     return min(known) if known and len(known) == len(everything) else None

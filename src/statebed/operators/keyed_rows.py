@@ -109,8 +109,8 @@ class KeyedRows:
         """Latest event time of the rows of each key; null if none of them has one."""
         column = one_chunk(self.rows[TIME])
         valid = validity(column)
-        least = np.int64(np.iinfo(np.int64).min)
-        times = np.where(valid, int64_values(column), least)
+        earliest = np.int64(np.iinfo(np.int64).min)
+        times = np.where(valid, int64_values(column), earliest)
         if not self.count:
             return column.slice(0, 0)
         latest = np.maximum.reduceat(times, self.starts)

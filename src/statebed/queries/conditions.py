@@ -116,13 +116,13 @@ def _bound(e: _Comparison, times: tuple[frozenset[int], frozenset[int]], conditi
     # right + a <kind> left + b, so right - left <kind> b - a
     apart = second[1] - first[1]
     if kind in {"LessThan", "LessThanOrEqual", "EqualTo"}:
-        most = apart - (kind == "LessThan")
-        if conditions.upper_us is None or most < conditions.upper_us:
-            conditions.upper_us, conditions.is_strict = most, (conditions.is_strict[0], kind == "LessThan")
+        upper = apart - (kind == "LessThan")
+        if conditions.upper_us is None or upper < conditions.upper_us:
+            conditions.upper_us, conditions.is_strict = upper, (conditions.is_strict[0], kind == "LessThan")
     if kind in {"GreaterThan", "GreaterThanOrEqual", "EqualTo"}:
-        least = apart + (kind == "GreaterThan")
-        if conditions.lower_us is None or least > conditions.lower_us:
-            conditions.lower_us, conditions.is_strict = least, (kind == "GreaterThan", conditions.is_strict[1])
+        lower = apart + (kind == "GreaterThan")
+        if conditions.lower_us is None or lower > conditions.lower_us:
+            conditions.lower_us, conditions.is_strict = lower, (kind == "GreaterThan", conditions.is_strict[1])
     return True
 
 

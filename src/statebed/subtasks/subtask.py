@@ -398,8 +398,8 @@ def _staged(task: SubtaskTask, output: StagedOutput, rows: pa.Table, number: int
 
 def slices_of(outputs: Mapping[str, pa.Table], rows: int) -> Iterator[Mapping[str, pa.Table]]:
     """Yield the outputs in slices of at most `rows` rows each; at least one slice."""
-    most = max((table.num_rows for table in outputs.values()), default=0)
-    for start in range(0, max(most, 1), rows):
+    longest = max((table.num_rows for table in outputs.values()), default=0)
+    for start in range(0, max(longest, 1), rows):
         yield {name: table.slice(start, rows) for name, table in outputs.items()}
 
 

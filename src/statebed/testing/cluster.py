@@ -114,12 +114,12 @@ class Cluster:
         """Make the last epoch durable: the tables of all subtasks, the watermarks and the sources."""
         after, epoch_time_us = self._pending
         waiting = []
-        epoch, least = self.run.next_epoch, self.run.head.min_epoch
+        epoch, min_epoch = self.run.next_epoch, self.run.head.min_epoch
         for node in self._operators():
             clock = after[node.operator.operator_id]
             waiting.append(
                 [
-                    manager.checkpoint(epoch, least, clock.watermark_us, time=epoch_time_us)
+                    manager.checkpoint(epoch, min_epoch, clock.watermark_us, time=epoch_time_us)
                     for manager in self._managers[node.operator.operator_id]
                 ]
             )

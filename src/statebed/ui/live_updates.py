@@ -61,9 +61,9 @@ class _Watcher:
 class Broadcast:
     """Watchers of a dashboard, by name of what they watch."""
 
-    def __init__(self, most: int = MAX_PAGES) -> None:
+    def __init__(self, max_pages: int = MAX_PAGES) -> None:
         self._watchers: dict[str, _Watcher] = {}
-        self._most = most
+        self._max_pages = max_pages
         self._open = 0
         self._closing = asyncio.Event()
 
@@ -78,7 +78,7 @@ class Broadcast:
 
     def stream(self, name: str, look: Look) -> Response:
         """Return the event stream for a page, or status 503 if too many pages are open."""
-        if self._open >= self._most:
+        if self._open >= self._max_pages:
             return PlainTextResponse(
                 "too many open pages\n", status_code=503, headers={"retry-after": "30", "cache-control": "no-store"}
             )

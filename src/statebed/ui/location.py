@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Cache(Generic[T]):
     """An LRU cache limited by total weight. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_weight: int) -> None:
+        self._max_weight = max_weight
         self._weight = 0
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -47,11 +47,11 @@ class Cache(Generic[T]):
         """Add a value, evicting the least recently used ones. A value heavier than the limit is not cached."""
         with self._lock:
             self._drop(key)
-            if weight > self._most:
+            if weight > self._max_weight:
                 return
             self._kept[key] = (value, weight)
             self._weight += weight
-            while self._weight > self._most:
+            while self._weight > self._max_weight:
                 self._drop(next(iter(self._kept)))
 
     def clear(self) -> None:
@@ -230,8 +230,8 @@ class JobReader:
             end = next((place for place, number in enumerate(numbers) if number >= before), end)
         wanted = numbers[max(0, end - count) : end]
         newest = self.gather(self.point, wanted)
-        least = max((point.min_epoch for point in newest), default=1)
-        return [point for point in newest if point.summary.status != MISSING or point.epoch >= least]
+        min_epoch = max((point.min_epoch for point in newest), default=1)
+        return [point for point in newest if point.summary.status != MISSING or point.epoch >= min_epoch]
 
     def record(self, epoch: int) -> pb.CheckpointMetadata:
         """Return the full record of an epoch."""

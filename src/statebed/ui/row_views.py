@@ -145,11 +145,11 @@ def _key(request: RowRequest) -> Any:
         return text
 
 
-def _rows(page: pa.Table, most: int, scan: Scan | None) -> Rows:
-    shown = page.slice(0, most)
+def _rows(page: pa.Table, limit: int, scan: Scan | None) -> Rows:
+    shown = page.slice(0, limit)
     columns = [[_text(value) for value in column] for column in shown.columns]
     rows: Sequence[tuple[str, ...]] = list(zip(*columns, strict=True)) if columns else []
-    return Rows(tuple(map(str, page.schema.names)), tuple(rows), page.num_rows > most, scan)
+    return Rows(tuple(map(str, page.schema.names)), tuple(rows), page.num_rows > limit, scan)
 
 
 def _text(value: pa.Scalar) -> str:

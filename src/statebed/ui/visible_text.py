@@ -16,7 +16,11 @@ def plain(text: object) -> str:
     )
 
 
-def clipped(text: object, most: int = 200) -> str:
-    """Escape a text like `plain` and clip it to `most` characters."""
+def clipped(text: object, max_characters: int = 200) -> str:
+    """Escape a text like `plain` and clip it to `max_characters` characters."""
     whole = str(text)
-    return plain(whole) if len(whole) <= most else f"{plain(whole[:most])} … ({len(whole):,} characters)"
+    return (
+        plain(whole)
+        if len(whole) <= max_characters
+        else f"{plain(whole[:max_characters])} … ({len(whole):,} characters)"
+    )

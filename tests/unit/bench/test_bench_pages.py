@@ -40,7 +40,7 @@ def test_every_page_and_picture_is_what_the_results_give(path: str) -> None:
 
 def test_a_figure_is_the_median_of_the_rounds_and_the_spread_their_range() -> None:
     (row,) = rows_of(measured(2.0, 5.0, 3.0, target=4.0))
-    assert (row.ratio, row.least, row.most) == (3.0, 2.0, 5.0)
+    assert (row.ratio, row.lowest, row.highest) == (3.0, 2.0, 5.0)
     assert row.spread == "2 to 5"
     assert row.verdict == "**missed** (goal 4)"
     text, pictures = page([measured(2.0, 5.0, 3.0, target=4.0)])

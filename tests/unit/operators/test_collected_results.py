@@ -175,4 +175,4 @@ def test_a_result_that_no_column_can_hold_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_groups_are_cut_by_the_number_of_their_values() -> None:
     counts = np.array([1, 5, 2, 2, 9, 0, 0, 3])
-    assert list(aggregate._runs_of_at_most(4, counts)) == [(0, 1), (1, 1), (2, 2), (4, 1), (5, 3)]
+    assert list(aggregate._runs_within(4, counts)) == [(0, 1), (1, 1), (2, 2), (4, 1), (5, 3)]

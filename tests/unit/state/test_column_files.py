@@ -28,7 +28,7 @@ def files_in(folder: SpillFolder) -> list[Path]:
 
 def test_each_column_is_in_one_piece_though_columns_were_written_in_turn(folder: SpillFolder) -> None:
     pieces = np.array_split(np.arange(10_000, dtype=np.uint64), 7)
-    with ColumnFileWriter.in_folder(folder, KINDS, most=20_000, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=20_000, label="the table t") as writer:
         for piece in pieces:
             writer.append("hashes", piece)
             writer.append("marks", (piece % 5).astype(np.uint8))
@@ -43,7 +43,7 @@ def test_each_column_is_in_one_piece_though_columns_were_written_in_turn(folder:
 
 
 def test_room_that_is_not_used_takes_no_disk(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=100_000_000, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=100_000_000, label="the table t") as writer:
         writer.append("hashes", np.arange(1000, dtype=np.uint64))
         writer.append("marks", np.zeros(1000, dtype=np.uint8))
         file = writer.finish()
@@ -52,7 +52,7 @@ def test_room_that_is_not_used_takes_no_disk(folder: SpillFolder) -> None:
 
 
 def test_a_mapped_file_is_read_on_after_it_was_removed(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=3, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=3, label="the table t") as writer:
         writer.append("hashes", np.array([1, 2, 3], dtype=np.uint64))
         file = writer.finish()
     file.remove()
@@ -61,7 +61,7 @@ def test_a_mapped_file_is_read_on_after_it_was_removed(folder: SpillFolder) -> N
 
 
 def test_columns_without_values_need_no_bytes(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=0, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=0, label="the table t") as writer:
         writer.append("hashes", np.zeros(0, dtype=np.uint64))
         file = writer.finish()
     assert file.size == 0
@@ -88,7 +88,7 @@ def cut(path: Path) -> None:
 def test_p7_a_flipped_or_missing_byte_is_found_by_the_first_read_and_named(
     folder: SpillFolder, damage: Callable[[Path], None], sealed: bool
 ) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=100_000, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=100_000, label="the table t") as writer:
         writer.append("hashes", np.arange(100_000, dtype=np.uint64))
         (path,) = files_in(folder)
         if not sealed:
@@ -109,7 +109,7 @@ def test_p7_a_flipped_or_missing_byte_is_found_by_the_first_read_and_named(
 
 
 def test_p7_a_file_that_was_found_to_be_damaged_stays_so(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=100, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=100, label="the table t") as writer:
         writer.append("hashes", np.arange(100, dtype=np.uint64))
         file = writer.finish()
     flip(file.path)
@@ -121,10 +121,10 @@ def test_p7_a_file_that_was_found_to_be_damaged_stays_so(folder: SpillFolder) ->
 
 
 def test_a_file_that_is_not_finished_leaves_nothing_behind(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=10, label="the table t") as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, max_rows=10, label="the table t") as writer:
         writer.append("hashes", np.arange(10, dtype=np.uint64))
         assert files_in(folder)
     assert not files_in(folder)
     folder.path.rmdir()
     with pytest.raises(SpillError, match="cannot write"):
-        ColumnFileWriter.in_folder(folder, KINDS, most=10, label="the table t")
+        ColumnFileWriter.in_folder(folder, KINDS, max_rows=10, label="the table t")

@@ -45,7 +45,7 @@ def writes(number: int, rows: int = ROWS) -> Callable[[ColumnFileWriter], None]:
 
 
 def add(shared: HostCache, label: str, number: int = 0, rows: int = ROWS) -> bool:
-    return shared.add(label, KINDS, writes(number, rows), most=rows, nbytes=8 * rows)
+    return shared.add(label, KINDS, writes(number, rows), max_rows=rows, nbytes=8 * rows)
 
 
 def first_of(shared: HostCache, label: str) -> int | None:
@@ -243,7 +243,7 @@ def test_what_the_store_refuses_while_a_copy_is_made_is_raised(shared: HostCache
         raise MissingFileError("a data file is not there")
 
     with pytest.raises(MissingFileError):
-        shared.add("a", KINDS, write, most=1, nbytes=8)
+        shared.add("a", KINDS, write, max_rows=1, nbytes=8)
     assert left(shared) == []
     assert not copies(shared)
 
@@ -281,12 +281,12 @@ def write(file):
 
 folder = Path(sys.argv[1]) / "cache"
 shared = HostCache(folder, 1 << 20)
-assert shared.add("a", {"hashes": np.uint64}, write, most=10, nbytes=80)
+assert shared.add("a", {"hashes": np.uint64}, write, max_rows=10, nbytes=80)
 folder.chmod(0o500)
 (folder / "lock").chmod(0o400)
 again = HostCache(folder, 1 << 20)
 assert again.open("a").fixed["hashes"].tolist() == list(range(10))
-assert not again.add("b", {"hashes": np.uint64}, write, most=10, nbytes=80)
+assert not again.add("b", {"hashes": np.uint64}, write, max_rows=10, nbytes=80)
 assert again.counts.failures == 1
 assert again.open("b") is None
 folder.chmod(0o700)

@@ -30,7 +30,7 @@ while time.monotonic() < end:
         for piece in np.array_split(np.arange(rows, dtype=np.uint64) * number, 5):
             file.append("hashes", piece)
 
-    shared.add(label, {"hashes": np.uint64}, write, most=rows, nbytes=8 * rows)
+    shared.add(label, {"hashes": np.uint64}, write, max_rows=rows, nbytes=8 * rows)
     found = shared.open(label)
     if found is not None:
         read += 1

@@ -308,9 +308,9 @@ def test_p4_large_blocks_that_were_dropped_are_loaded_again_piece_by_piece(tmp_p
 
 def test_neighbours_are_joined_up_to_a_size() -> None:
     ranges = [pb.HashRange(first=10 * one, last=10 * one + 9) for one in range(6)]
-    found = joined(ranges, [1, 2, 3, 9, 1, 1], most=4)
+    found = joined(ranges, [1, 2, 3, 9, 1, 1], max_size=4)
     assert [(one.first, one.last) for one in found] == [(0, 19), (20, 29), (30, 39), (40, 59)]
-    assert joined([], [], most=4) == []
+    assert joined([], [], max_size=4) == []
 
 
 def test_blocks_in_mapped_files_are_few_and_large(store: MemoryStore, tiers: Tiers) -> None:

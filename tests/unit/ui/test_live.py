@@ -83,7 +83,7 @@ def test_pages_of_one_job_share_a_watcher_that_ends_with_the_last_of_them() -> N
 
 def test_no_more_pages_than_allowed_are_served() -> None:
     async def scene() -> None:
-        broadcast = Broadcast(most=2)
+        broadcast = Broadcast(max_pages=2)
         pages = [lines(broadcast, lambda: "1") for _ in range(2)]
         for page in pages:
             await event(page)

@@ -166,9 +166,9 @@ def _times(values: Doubles, factors: Doubles) -> list[Doubles]:
     high, low = product(np.ldexp(values, -scale), factors)
     parts = [np.ldexp(low, scale)]
     # A power of two far above the last bits leaves an exact remainder.
-    most = np.ldexp(1.0, np.finfo(np.float64).maxexp - 1 - scale)
-    while (beyond := np.abs(high) > most).any():
-        taken = np.where(beyond, np.copysign(most, high), 0.0)
+    limit = np.ldexp(1.0, np.finfo(np.float64).maxexp - 1 - scale)
+    while (beyond := np.abs(high) > limit).any():
+        taken = np.where(beyond, np.copysign(limit, high), 0.0)
         high = high - taken
         parts.append(np.ldexp(taken, scale))
         if len(parts) > _MAX_TERMS:

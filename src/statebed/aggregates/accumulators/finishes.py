@@ -80,11 +80,13 @@ class MostFrequent(_SameKind):
     def deciding(self, sets: Multisets) -> Integers:
         """Return the entry of each group that determines the result; undefined for a group without entries."""
         has_entries = sets.sizes > 0
-        most = np.zeros(len(has_entries), dtype=np.int64)
-        most[has_entries] = (
-            np.maximum.reduceat(sets.counts, sets.offsets[:-1][has_entries]) if has_entries.any() else most[has_entries]
+        highest = np.zeros(len(has_entries), dtype=np.int64)
+        highest[has_entries] = (
+            np.maximum.reduceat(sets.counts, sets.offsets[:-1][has_entries])
+            if has_entries.any()
+            else highest[has_entries]
         )
-        frequent = np.flatnonzero(sets.counts == most[sets.owners])
+        frequent = np.flatnonzero(sets.counts == highest[sets.owners])
         rows = np.zeros(len(has_entries), dtype=np.int64)
         owners, firsts = np.unique(sets.owners[frequent], return_index=True)
         rows[owners] = frequent[firsts]

@@ -23,10 +23,10 @@ _LOOPS = "statebed.arrays.compiled.loops"
 
 def loops_for(rows: int) -> ModuleType | None:
     """Return the module `loops` for arrays of `rows` rows, or None if numpy should be used."""
-    least = _min_rows()
-    if least is not None and _LOOPS in sys.modules:
-        least = min(least, _MIN_ROWS_WHEN_LOADED)
-    return None if least is None or rows < least else _loops()
+    min_rows = _min_rows()
+    if min_rows is not None and _LOOPS in sys.modules:
+        min_rows = min(min_rows, _MIN_ROWS_WHEN_LOADED)
+    return None if min_rows is None or rows < min_rows else _loops()
 
 
 @cache

@@ -233,13 +233,13 @@ def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Val
     last_place = _word(len(ends) - 1)
     for row in range(len(hashes)):
         ends[min((hashes[row] - lowest) >> shift, last_place)] += 1
-    most, before = 0, 0
+    largest, before = 0, 0
     for place in range(len(ends)):
         here = ends[place]
-        most = max(most, here)
+        largest = max(largest, here)
         before += here
         ends[place] = before
-    return most
+    return largest
 
 
 @_compiled
@@ -363,14 +363,14 @@ def add_up(values: Values, order: Rows, starts: Rows) -> Values:
 @_compiled
 def greatest(values: Values, order: Rows, starts: Rows) -> Values:
     """Return the greatest value of groups of adjacent rows in `order`; groups begin at `starts`."""
-    most = np.empty(len(starts), values.dtype)
+    maxima = np.empty(len(starts), values.dtype)
     for group in range(len(starts)):
         end = starts[group + 1] if group + 1 < len(starts) else len(order)
         here = values[order[starts[group]]]
         for place in range(starts[group] + 1, end):
             here = max(here, values[order[place]])
-        most[group] = here
-    return most
+        maxima[group] = here
+    return maxima
 
 
 @_compiled

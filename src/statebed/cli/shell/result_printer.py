@@ -73,10 +73,10 @@ class ResultPrinter:
         ]
         names = [clipped(name, width=widest) for name in table.schema.names]
         if with_header:
-            least = [_min_width(field.type) for field in table.schema]
+            min_widths = [_min_width(field.type) for field in table.schema]
             wanted = [
                 max([_shown_width(name), floor, *map(_shown_width, cells)])
-                for name, floor, cells in zip(names, least, columns, strict=True)
+                for name, floor, cells in zip(names, min_widths, columns, strict=True)
             ]
             screen = shutil.get_terminal_size().columns if is_terminal else None
             self._widths = fitted(wanted, screen)

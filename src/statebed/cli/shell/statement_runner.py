@@ -223,8 +223,8 @@ class StatementRunner:
         query, limit = without_limit(statement.query)
         df = self.session.analysed(source, query)
         if not df.isStreaming:
-            most = MAX_ROWS if self._interactive and limit is None else limit
-            table = (df if most is None else df.limit(most + (limit is None))).toArrow()
+            max_rows = MAX_ROWS if self._interactive and limit is None else limit
+            table = (df if max_rows is None else df.limit(max_rows + (limit is None))).toArrow()
             self._print_result(iter([table]), table.schema, limit=limit, began=began)
             return
         live = self.session.live_query(source, query, once=self._once)
@@ -286,12 +286,12 @@ class StatementRunner:
 
     def _print_result(self, tables: Iterator[pa.Table], schema: pa.Schema, *, limit: int | None, began: float) -> None:
         """Print the rows of a result that ends; in an interactive shell the first ones unless it has a limit."""
-        most = MAX_ROWS if self._interactive and limit is None else None
+        max_rows = MAX_ROWS if self._interactive and limit is None else None
         printer = ResultPrinter(self._format)
         for table in tables:
-            if most is not None and printer.rows + table.num_rows > most:
-                printer.print_rows(table.slice(0, most - printer.rows))
-                self._say(f"the first {most:,} rows; add LIMIT n for more or fewer")
+            if max_rows is not None and printer.rows + table.num_rows > max_rows:
+                printer.print_rows(table.slice(0, max_rows - printer.rows))
+                self._say(f"the first {max_rows:,} rows; add LIMIT n for more or fewer")
                 return
             printer.print_rows(table)
         if not printer.rows:

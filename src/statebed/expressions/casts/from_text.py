@@ -45,8 +45,8 @@ def _integer(array: pa.Array, kind: pa.DataType) -> Converted:
     negative = pc.starts_with(text, "-")
     length = pc.utf8_length(digits)
     longest = pc.and_(pc.equal(length, len(_LONGEST_INTEGER)), pc.less_equal(digits, _LONGEST_INTEGER))
-    least = pc.and_(negative, pc.equal(digits, "9223372036854775808"))
-    fits = pc.or_(pc.or_(pc.less(length, len(_LONGEST_INTEGER)), longest), least)
+    lowest = pc.and_(negative, pc.equal(digits, "9223372036854775808"))
+    fits = pc.or_(pc.or_(pc.less(length, len(_LONGEST_INTEGER)), longest), lowest)
     bad = pc.invert(pc.fill_null(pc.and_(pc.match_substring_regex(text, _INTEGER), fits), True))
     plain = pc.binary_join_element_wise(
         pc.if_else(negative, "-", ""), pc.if_else(pc.equal(digits, ""), "0", digits), ""

@@ -51,30 +51,30 @@ def integer_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     """Convert integers to another width."""
     if array.type.bit_width <= kind.bit_width:
         return pc.cast(array, kind), None
-    least, most = limits(kind)
+    lowest, highest = limits(kind)
     bad = pc.fill_null(
-        pc.or_(pc.less(array, pa.scalar(least, array.type)), pc.greater(array, pa.scalar(most, array.type))), False
+        pc.or_(pc.less(array, pa.scalar(lowest, array.type)), pc.greater(array, pa.scalar(highest, array.type))), False
     )
     return pc.cast(without(array, bad), kind), bad
 
 
 def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     valid = validity(array)
-    least, most = limits(kind)
+    lowest, highest = limits(kind)
     whole = np.trunc(np.where(valid, float_values(array), 0.0))
     with np.errstate(invalid="ignore"):
-        bad = ~((whole >= float(least)) & (whole <= float(most)))
-        top = whole >= float(most)  # 2 ** 63 is the double closest to the largest bigint and is converted to it
+        bad = ~((whole >= float(lowest)) & (whole <= float(highest)))
+        top = whole >= float(highest)  # 2 ** 63 is the double closest to the largest bigint and is converted to it
         values = np.where(bad | top, 0.0, whole).astype(np.int64)
-    values = np.where(top, most, values)
+    values = np.where(top, highest, values)
     integers = from_numpy(values, pa.int64(), valid=valid & ~bad)
     return pc.cast(integers, kind), booleans(bad)
 
 
 def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     whole = whole_quotient(integers(array), 10**array.type.scale)
-    least, most = limits(kind)
-    bad = ((whole < least) | (whole > most)).astype(np.bool_)
+    lowest, highest = limits(kind)
+    bad = ((whole < lowest) | (whole > highest)).astype(np.bool_)
     values = np.where(bad, 0, whole).astype(np.int64)
     wide = from_numpy(values, pa.int64(), valid=validity(array) & ~bad)
     return pc.cast(wide, kind), booleans(bad)
@@ -88,8 +88,8 @@ def integer_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
         return pc.cast(array, kind), None
     array = pc.cast(array, pa.int64())
     if whole < WHOLE_DIGITS[types.BIGINT]:
-        most = pa.scalar(10**whole - 1)
-        bad = pc.fill_null(pc.or_(pc.less(array, pa.scalar(1 - 10**whole)), pc.greater(array, most)), False)
+        highest = pa.scalar(10**whole - 1)
+        bad = pc.fill_null(pc.or_(pc.less(array, pa.scalar(1 - 10**whole)), pc.greater(array, highest)), False)
         array = without(array, bad)
     return pc.cast(pc.cast(array, pa.decimal128(WHOLE_DIGITS[types.BIGINT], 0)), kind), bad
 

@@ -85,8 +85,8 @@ def _float_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _scaled(values: npt.NDArray[np.int64], factor: int, valid: npt.NDArray[np.bool_], kind: pa.DataType) -> Converted:
-    most = (2**63 - 1) // factor
-    bad = valid & ((values > most) | (values < -most))
+    limit = (2**63 - 1) // factor
+    bad = valid & ((values > limit) | (values < -limit))
     return from_numpy(np.where(bad, 0, values) * factor, kind, valid=valid & ~bad), booleans(bad)
 
 

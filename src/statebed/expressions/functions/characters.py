@@ -36,7 +36,7 @@ def per_value(
     function: Callable[..., object],
     kind: pa.DataType,
     *operands: pa.DataType,
-    least: int | None = None,
+    min_operands: int | None = None,
     maybe: bool = False,
     fails: bool = False,
 ) -> Builder:
@@ -53,7 +53,7 @@ def per_value(
         kernel = partial(by_distinct, function, kind)
         return site.apply(kernel, kind, *converted, nullable=True if maybe else None, fallible=fails)
 
-    return of(build, len(operands) if least is None else least, len(operands))
+    return of(build, len(operands) if min_operands is None else min_operands, len(operands))
 
 
 def _ascii(text: str) -> int:
@@ -311,12 +311,12 @@ BUILDERS: dict[str, Builder] = {
     "initcap": per_value(_initcap, types.TEXT, types.TEXT),
     "instr": per_value(_instr, types.INT, types.TEXT, types.TEXT),
     "is_valid_utf8": of(_is_valid, 1),
-    "levenshtein": per_value(_levenshtein, types.INT, types.TEXT, types.TEXT, types.INT, least=2, fails=True),
+    "levenshtein": per_value(_levenshtein, types.INT, types.TEXT, types.TEXT, types.INT, min_operands=2, fails=True),
     "locate": of(_locate, 2, 3),
     "luhn_check": per_value(_luhn_check, types.BOOLEAN, types.TEXT),
     "make_valid_utf8": of(_make_valid, 1),
     "mask": of(_mask, 1, 5),
-    "overlay": per_value(_overlay, types.TEXT, types.TEXT, types.TEXT, types.INT, types.INT, least=3),
+    "overlay": per_value(_overlay, types.TEXT, types.TEXT, types.TEXT, types.INT, types.INT, min_operands=3),
     "position": of(_locate, 2, 3),
     "quote": per_value(_quote, types.TEXT, types.TEXT),
     "repeat": of(_repeat, 2),

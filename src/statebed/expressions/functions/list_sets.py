@@ -142,8 +142,8 @@ def _combined(function: str, kind: pa.DataType, left: Datum, right: Datum) -> pa
         (rank,) = ranks(together.values)
         return join_lists(kind, _with_one_zero(together.kept(_firsts(together.rows, rank))))
     ranks_first, ranks_second = ranks(first.values, second.values)
-    most = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
-    pairs = [part.rows * most + rank + 1 for part, rank in ((first, ranks_first), (second, ranks_second))]
+    span = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
+    pairs = [part.rows * span + rank + 1 for part, rank in ((first, ranks_first), (second, ranks_second))]
     shared = np.isin(pairs[0], pairs[1])
     wanted = shared if function == "array_intersect" else ~shared
     return join_lists(kind, _with_one_zero(first.kept(wanted & _firsts(first.rows, ranks_first))))
@@ -161,8 +161,8 @@ def _overlapping(left: Datum, right: Datum) -> pa.Array:
     valid = validity(left_lists) & validity(right_lists)
     first, second = (split_lists(column).with_valid(valid) for column in (left_lists, right_lists))
     ranks_first, ranks_second = ranks(first.values, second.values)
-    most = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
-    pairs = [part.rows * most + rank for part, rank in ((first, ranks_first), (second, ranks_second))]
+    span = max(int(ranks_first.max(initial=0)), int(ranks_second.max(initial=0))) + 2
+    pairs = [part.rows * span + rank for part, rank in ((first, ranks_first), (second, ranks_second))]
     shared = first.count(np.isin(pairs[0], pairs[1]) & (ranks_first >= 0)) > 0
     nulls = (first.count(ranks_first < 0) > 0) | (second.count(ranks_second < 0) > 0)
     unknown = ~shared & nulls & (first.lengths > 0) & (second.lengths > 0)

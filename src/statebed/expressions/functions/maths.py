@@ -106,9 +106,9 @@ def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
 def _rounded_integers(digits: int, array: pa.Array) -> pa.Array:
     values = int64_values(pc.cast(array, pa.int64())).astype(object)
     rounded = rounded_quotient(values, 10**-digits) * 10**-digits
-    least, most = number_casts.limits(array.type)
+    lowest, highest = number_casts.limits(array.type)
     valid = validity(array)
-    if np.any(valid & ((rounded < least) | (rounded > most)).astype(np.bool_)):
+    if np.any(valid & ((rounded < lowest) | (rounded > highest)).astype(np.bool_)):
         raise RowFailure(f"a number that {types.type_name(array.type)} cannot hold", fix="cast it to a wider type")
     return pc.cast(from_numpy(np.where(valid, rounded, 0).astype(np.int64), pa.int64(), valid=valid), array.type)
 

@@ -271,22 +271,22 @@ def _all_captured(pattern: str, kind: pa.DataType, array: pa.Array) -> pa.Array:
 def _split(site: Site) -> Term:
     text, pattern = as_text(site, site.operands[0]), regular(site, 1)
     limit = site.integer_of(2) if len(site.operands) > 2 else -1  # noqa: PLR2004 - the third operand
-    kind, most = pa.list_(pa.field("element", pa.string(), nullable=False)), limit - 1 if limit > 0 else None
+    kind, max_splits = pa.list_(pa.field("element", pa.string(), nullable=False)), limit - 1 if limit > 0 else None
     if may_match_nothing(pattern):
         separator = _compiled(site, pattern) if pattern else None
-        return site.apply(partial(by_distinct, partial(_split_one, separator, most), kind), kind, text)
-    return site.apply(partial(_parts, pattern, most, kind), kind, text)
+        return site.apply(partial(by_distinct, partial(_split_one, separator, max_splits), kind), kind, text)
+    return site.apply(partial(_parts, pattern, max_splits, kind), kind, text)
 
 
-def _split_one(pattern: re.Pattern[str] | None, most: int | None, text: str) -> list[str]:
+def _split_one(pattern: re.Pattern[str] | None, max_splits: int | None, text: str) -> list[str]:
     """Split a text as Java does where the pattern can match nothing; without a pattern, into its characters."""
     if pattern is None:
-        first = max(len(text) - 1, 0) if most is None else min(most, max(len(text) - 1, 0))
+        first = max(len(text) - 1, 0) if max_splits is None else min(max_splits, max(len(text) - 1, 0))
         return [*text[:first], text[first:]]
     parts: list[str] = []
     index = 0
     for match in pattern.finditer(text):
-        if most is not None and len(parts) >= most:
+        if max_splits is not None and len(parts) >= max_splits:
             break
         if match.end():  # an empty match at the beginning separates nothing
             parts.append(text[index : match.start()])
@@ -294,31 +294,31 @@ def _split_one(pattern: re.Pattern[str] | None, most: int | None, text: str) -> 
     return [*parts, text[index:]]
 
 
-def _parts(pattern: str, most: int | None, kind: pa.DataType, array: pa.Array) -> pa.Array:
-    if most == 0:
+def _parts(pattern: str, max_splits: int | None, kind: pa.DataType, array: pa.Array) -> pa.Array:
+    if max_splits == 0:
         rows = len(array)
         return join_lists(
             kind, ListParts(validity(array), validity(array).astype("int64"), array.drop_null() if rows else array)
         )
-    return pc.cast(pieces_of(pattern, most, array), kind)
+    return pc.cast(pieces_of(pattern, max_splits, array), kind)
 
 
-def pieces_of(pattern: str, most: int | None, array: pa.Array) -> pa.Array:
-    """Split texts at most `most` times at the matches of a pattern, after checking the number of pieces."""
+def pieces_of(pattern: str, max_splits: int | None, array: pa.Array) -> pa.Array:
+    """Split texts at most `max_splits` times at the matches of a pattern, after checking the number of pieces."""
     plain = re.sub(r"\\([^\w])", r"\1", pattern)
     if _SPECIAL.search(re.sub(r"\\[^\w]", "", pattern)):
-        _check_pieces(pc.count_substring_regex, pattern, most, array)
-        return pc.split_pattern_regex(array, pattern=pattern, max_splits=most)
-    _check_pieces(pc.count_substring, plain, most, array)
-    return pc.split_pattern(array, pattern=plain, max_splits=most)
+        _check_pieces(pc.count_substring_regex, pattern, max_splits, array)
+        return pc.split_pattern_regex(array, pattern=pattern, max_splits=max_splits)
+    _check_pieces(pc.count_substring, plain, max_splits, array)
+    return pc.split_pattern(array, pattern=plain, max_splits=max_splits)
 
 
-def _check_pieces(count: Callable[..., pa.Array], pattern: str, most: int | None, array: pa.Array) -> None:
+def _check_pieces(count: Callable[..., pa.Array], pattern: str, max_splits: int | None, array: pa.Array) -> None:
     """Raise if the texts have too many pieces; only texts of many bytes are counted."""
     if text_bytes(array) + len(array) <= MAX_ELEMENTS:
         return
     cuts = count(array, pattern=pattern)
-    cuts = cuts if most is None else pc.min_element_wise(cuts, pa.scalar(most, cuts.type), skip_nulls=False)
+    cuts = cuts if max_splits is None else pc.min_element_wise(cuts, pa.scalar(max_splits, cuts.type), skip_nulls=False)
     check_elements((pc.sum(cuts).as_py() or 0) + len(array), len(array))
 
 

@@ -146,8 +146,8 @@ def _from_1970(unit: int) -> Builder:
 
 def _instants(unit: int, counts: pa.Array) -> pa.Array:
     values, valid = int64_values(counts), validity(counts)
-    most = (2**63 - 1) // unit
-    if np.any(valid & ((values > most) | (values < -most))) and unit > 1:
+    limit = (2**63 - 1) // unit
+    if np.any(valid & ((values > limit) | (values < -limit))) and unit > 1:
         raise RowFailure("a time beyond what 64 bits hold")
     return from_numpy(values * unit, types.TIMESTAMP, valid=valid)
 

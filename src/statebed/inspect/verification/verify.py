@@ -290,12 +290,12 @@ class _Verifier:
         if not self._absent:
             return
         head = newest_record(self._log)
-        least, alive = (head.min_epoch, {pin.savepoint for pin in head.pins}) if head else (0, set())
+        min_epoch, alive = (head.min_epoch, {pin.savepoint for pin in head.pins}) if head else (0, set())
         for need in self._absent:
             strict = [
                 needer
                 for needer in need.needers
-                if needer.strict and (needer.savepoint in alive if needer.savepoint else needer.epoch >= least)
+                if needer.strict and (needer.savepoint in alive if needer.savepoint else needer.epoch >= min_epoch)
             ]
             if strict:
                 self._findings.append(finding(need.path, need.kind, DamageKind.MISSING, _MISSING, strict))

@@ -50,8 +50,10 @@ class MatchInterval:
             return "both rows have any time"
         bound = self.upper_us if is_lower_open else self.lower_us
         side = "before" if bound < 0 else "after"
-        least = is_upper_open is (bound >= 0)
-        return f"the right row is at {'least' if least else 'most'} {duration_text(abs(bound))} {side} the left one"
+        is_minimum = is_upper_open is (bound >= 0)
+        return (
+            f"the right row is at {'least' if is_minimum else 'most'} {duration_text(abs(bound))} {side} the left one"
+        )
 
 
 def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:

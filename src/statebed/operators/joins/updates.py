@@ -201,6 +201,6 @@ def _later(left: pa.ChunkedArray, ours: Integers, right: pa.ChunkedArray, theirs
     if not left.null_count and not right.null_count:
         return from_numpy(np.maximum(*times), TIMESTAMP)
     valid = (validity(left)[ours], validity(right)[theirs])
-    least = np.int64(np.iinfo(np.int64).min)
-    latest = np.maximum(*(np.where(known, time, least) for known, time in zip(valid, times, strict=True)))
+    earliest = np.int64(np.iinfo(np.int64).min)
+    latest = np.maximum(*(np.where(known, time, earliest) for known, time in zip(valid, times, strict=True)))
     return from_numpy(latest, TIMESTAMP, valid=valid[0] | valid[1])

@@ -223,9 +223,9 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         if not collecting or not stored.num_rows:
             yield 0, stored.num_rows
             return
-        most = max(tables.get_keyed(GROUPS).chunk_bytes // _ENTRY_BYTES, 1)
+        limit = max(tables.get_keyed(GROUPS).chunk_bytes // _ENTRY_BYTES, 1)
         counts = np.sum([entry_table.entry_counts(stored, folded) for entry_table in collecting], axis=0)
-        yield from _runs_of_at_most(most, counts)
+        yield from _runs_within(limit, counts)
 
     @property
     def needs_time(self) -> bool:
@@ -361,7 +361,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         if not counts or not rows.num_rows:
             yield rows
             return
-        for start, count in _runs_of_at_most(VALUES_AT_ONCE, np.sum(counts, axis=0)):
+        for start, count in _runs_within(VALUES_AT_ONCE, np.sum(counts, axis=0)):
             yield rows.slice(start, count)
 
     def _results(self, keys: pa.Table, values: pa.Table, others: Mapping[str, pa.Array]) -> pa.Table:
@@ -429,12 +429,12 @@ def _lists_of(table: EntryTable, rows: pa.Table) -> list[pa.Array] | None:
     return [one_chunk(rows[name]) for name in names] if set(names) <= set(rows.column_names) else None
 
 
-def _runs_of_at_most(most: int, counts: Integers) -> Iterator[tuple[int, int]]:
-    """Yield the first position and the length of runs whose counts add up to at most `most`, or of one position."""
+def _runs_within(limit: int, counts: Integers) -> Iterator[tuple[int, int]]:
+    """Yield the first position and the length of runs whose counts add up to at most `limit`, or of one position."""
     ends = np.cumsum(counts)
     start, before = 0, 0
     while start < len(counts):
-        end = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
+        end = max(int(np.searchsorted(ends, before + limit, side="right")), start + 1)
         yield start, end - start
         start, before = end, int(ends[end - 1])
 

@@ -532,10 +532,10 @@ def _neighbours(sizes: Integers, low: int, high: int) -> tuple[int, int]:
     starts = ends - sizes
     first = min(int(np.searchsorted(ends, starts[low] - WINDOW_VALUES, side="right")), low)
     last = max(int(np.searchsorted(starts, ends[high] + WINDOW_VALUES, side="left")) - 1, high)
-    most = _AT_ONCE // 4
+    limit = _AT_ONCE // 4
     return (
-        first if sizes[first:low].sum() <= most else low,
-        last if sizes[high + 1 : last + 1].sum() <= most else high,
+        first if sizes[first:low].sum() <= limit else low,
+        last if sizes[high + 1 : last + 1].sum() <= limit else high,
     )
 
 

@@ -97,8 +97,8 @@ class RowsBeyond:
     def _cut(self, standing: RankingStep) -> tuple[Integers, Integers]:
         """Move rows of lists that are too long to the table; return the rows that stay."""
         at, weights = standing.kept
-        most = 2 * _length(standing.n)
-        long = np.bincount(standing.index[at], minlength=standing.keys) > most
+        limit = 2 * _length(standing.n)
+        long = np.bincount(standing.index[at], minlength=standing.keys) > limit
         if not long.any():
             return at, weights
         rows = RankedRows(standing.index[at], taken(standing.rows, at), weights)

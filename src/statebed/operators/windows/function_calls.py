@@ -219,5 +219,5 @@ def _running_extreme(column: pa.Array, shape: Partitions, *, greatest: bool) -> 
     ranks[order] = np.arange(count, dtype=np.int64)
     # Later partitions have smaller numbers throughout, so the running minimum restarts with each partition.
     shifted = ranks - shape.partition * np.int64(count)
-    least = np.minimum.accumulate(shifted) + shape.partition * np.int64(count) if count else ranks
-    return column.take(from_numpy(order[least], pa.int64()))
+    lowest = np.minimum.accumulate(shifted) + shape.partition * np.int64(count) if count else ranks
+    return column.take(from_numpy(order[lowest], pa.int64()))

@@ -178,17 +178,17 @@ class _Column:
         return F.pmod(chance, F.lit(365)).cast("int")
 
     def _integer(self) -> Column:
-        least = int(self._number("min", 0))
-        most = int(self._number("max", max(least, _LARGEST[self.type.simpleString()])))
-        self._check_bounds(least, most)
-        return F.pmod(self._chance("value"), F.lit(most - least + 1)) + least
+        lowest = int(self._number("min", 0))
+        highest = int(self._number("max", max(lowest, _LARGEST[self.type.simpleString()])))
+        self._check_bounds(lowest, highest)
+        return F.pmod(self._chance("value"), F.lit(highest - lowest + 1)) + lowest
 
     def _fraction(self) -> Column:
-        least = self._number("min", 0.0)
-        most = self._number("max", max(least, 1000.0))
-        self._check_bounds(least, most)
+        lowest = self._number("min", 0.0)
+        highest = self._number("max", max(lowest, 1000.0))
+        self._check_bounds(lowest, highest)
         share = F.pmod(self._chance("value"), F.lit(1 << 40)) / float(1 << 40)
-        return share * (most - least) + least
+        return share * (highest - lowest) + lowest
 
     def _number(self, option: str, default: float) -> float:
         text = self.options.get(option)
@@ -200,11 +200,13 @@ class _Column:
             fix = f"write fields.{self.name}.{option} = '10'"
             raise self._mistake(option, f"must be a number, got {text!r}", fix=fix) from None
 
-    def _check_bounds(self, least: float, most: float) -> None:
-        if most < least:
+    def _check_bounds(self, lowest: float, highest: float) -> None:
+        if highest < lowest:
             option = "max" if "max" in self.options else "min"
             raise self._mistake(
-                option, f"leaves no values: the least is {least:g}, the greatest {most:g}", fix="exchange min and max"
+                option,
+                f"leaves no values: the least is {lowest:g}, the greatest {highest:g}",
+                fix="exchange min and max",
             )
 
     def _mistake(self, option: str, what: str, *, fix: str) -> InputError:

@@ -61,12 +61,12 @@ def host_budget(memory_bytes: int, slots: int, *, cache_share: float = 0.5) -> H
     cache_bytes = int(memory_bytes * cache_share)
     budget = HostBudget(memory_bytes, slots, cache_bytes, (memory_bytes - cache_bytes) // slots)
     if budget.per_task_bytes < MIN_PER_TASK:
-        least = -(-MIN_PER_TASK * slots // (1 - cache_share) // (1 << 20))
+        min_mebibytes = -(-MIN_PER_TASK * slots // (1 - cache_share) // (1 << 20))
         raise InputError(
             f"memory={binary_size(memory_bytes)} leaves {binary_size(budget.per_task_bytes)} for each of {slots} task "
             f"slots of a host; the minimum is {binary_size(MIN_PER_TASK)}",
             where="memory",
-            fix=f"set memory='{int(least)}m' or more, fewer task slots per host, or a smaller cache_share",
+            fix=f"set memory='{int(min_mebibytes)}m' or more, fewer task slots per host, or a smaller cache_share",
         )
     return budget
 

@@ -90,34 +90,34 @@ def is_read_in_place(files: Sequence[Sequence[BatchFile]], *, slots: int, parall
 def tasks_of(files: Sequence[Sequence[BatchFile]], *, slots: int) -> list[tuple[Work, ...]]:
     """Divide the files of all streams into tasks of about the same size, no more than needed to keep all slots busy."""
     total = _bytes_of(files)
-    most = min(MAX_BYTES, max(MIN_BYTES, -(-total // max(slots, 1))))
+    max_bytes = min(MAX_BYTES, max(MIN_BYTES, -(-total // max(slots, 1))))
     parts = [
         (nbytes, (number, part))
         for number, stream in enumerate(files)
         for file in stream
-        for nbytes, part in _parts(file, most)
+        for nbytes, part in _parts(file, max_bytes)
     ]
-    return _packed(parts, most)
+    return _packed(parts, max_bytes)
 
 
 def _bytes_of(files: Sequence[Sequence[BatchFile]]) -> int:
     return sum(file.nbytes + OPEN_BYTES for stream in files for file in stream)
 
 
-def _parts(file: BatchFile, most: int) -> Iterator[tuple[int, FilePart]]:
+def _parts(file: BatchFile, max_bytes: int) -> Iterator[tuple[int, FilePart]]:
     """Yield the parts of a file with their sizes; whatever lies behind the listed length belongs to the last one."""
-    count = max(1, -(-file.nbytes // most))
+    count = max(1, -(-file.nbytes // max_bytes))
     cuts = [file.nbytes * place // count for place in range(count + 1)]
     for start, end in itertools.pairwise(cuts):
         yield end - start, FilePart(file.path, start, sys.maxsize if end == cuts[-1] else end, file.values)
 
 
-def _packed(parts: Sequence[tuple[int, Work]], most: int) -> list[tuple[Work, ...]]:
+def _packed(parts: Sequence[tuple[int, Work]], max_bytes: int) -> list[tuple[Work, ...]]:
     tasks: list[tuple[Work, ...]] = []
     waiting: list[Work] = []
     nbytes = 0
     for size, work in parts:
-        if waiting and nbytes + size > most:
+        if waiting and nbytes + size > max_bytes:
             tasks.append(tuple(waiting))
             waiting, nbytes = [], 0
         waiting.append(work)

@@ -145,8 +145,8 @@ class HostCache:
         self.counts.hits += 1
         return copy
 
-    def add(self, label: str, kinds: Mapping[str, DType], write: Write, *, most: int, nbytes: int) -> bool:
-        """Write a copy with at most `most` values in each fixed-width column and about `nbytes` in total.
+    def add(self, label: str, kinds: Mapping[str, DType], write: Write, *, max_rows: int, nbytes: int) -> bool:
+        """Write a copy with at most `max_rows` values in each fixed-width column and about `nbytes` in total.
 
         Return whether the copy exists now. Errors of `write` are raised, unless they are disk errors.
         """
@@ -158,7 +158,7 @@ class HostCache:
         try:
             with (
                 self._folder.room(nbytes) as room,
-                ColumnFileWriter(room.temporary, kinds, most=most, label=label) as writer,
+                ColumnFileWriter(room.temporary, kinds, max_rows=max_rows, label=label) as writer,
             ):
                 room.hold(writer.descriptor)
                 write(writer)

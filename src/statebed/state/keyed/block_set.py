@@ -89,7 +89,7 @@ class Blocks:
         ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
         sizes = [memory_in(durable.files, span, row_bytes=table.row_bytes) for span in ranges]
         if durable.mapped or sum(sizes) > self._memory.budget:
-            ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
+            ranges = joined(ranges, sizes, max_size=RESTORED_BLOCKS * self.block_bytes)
         self._slots = [self._charges.slot(Block(span, table)) for span in ranges]
         self._edges = self._edges_of_slots()
         self._remembered = self._memory.charge(owner, Purpose.READS, 0)

@@ -74,7 +74,7 @@ class CachedRuns:
 
         count = sum(rows.num_rows for rows in pieces)
         nbytes = sum(rows.nbytes for rows in pieces) + count * _COPIES
-        self._cache.add(self._label(file, None), kinds_of(self._table), write, most=count, nbytes=nbytes)
+        self._cache.add(self._label(file, None), kinds_of(self._table), write, max_rows=count, nbytes=nbytes)
 
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
         """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""
@@ -133,7 +133,7 @@ class CachedRuns:
 
         share = 1.0 if owned is None else share_in(file, owned)
         nbytes = int(share * max(_UNPACKED * file.size, file.rows * self._table.row_bytes))
-        return self._cache.add(label, kinds_of(self._table), write, most=int(file.rows), nbytes=nbytes)
+        return self._cache.add(label, kinds_of(self._table), write, max_rows=int(file.rows), nbytes=nbytes)
 
     def _rows(self, file: pb.FileEntry, owned: pb.HashRange | None) -> Iterator[pa.Table]:
         reader = SegmentReader(file, partial(fetch_range, self._store))

@@ -96,13 +96,13 @@ class TakenChanges:
         self._queue.settle(self.edits, applied=[edit for edit, made_uploads in applied if made_uploads is not None])
         return KeyedCheckpoint(metadata=durable.metadata(subtask_index), uploads=tuple(uploads))
 
-    def _kept_bytes(self, piece_bytes: int, most: int) -> int:
+    def _kept_bytes(self, piece_bytes: int, max_bytes: int) -> int:
         """Return the memory for pieces that wait for the host's cache: none if they are only one, or too large.
 
         Rows of files are up to twice as large as those of blocks.
         """
         changed = sum(block.dirty_bytes for block in self._blocks)
-        return 2 * changed if self._durable.has_copies and piece_bytes < changed <= most // 2 else 0
+        return 2 * changed if self._durable.has_copies and piece_bytes < changed <= max_bytes // 2 else 0
 
     def put_back(self) -> None:
         """Return the changes to the view, which must not have been written since they were taken."""

@@ -96,12 +96,14 @@ def plan(
     With `alone`, at least one range is chosen, however large it is. With `schema_id`, ranges that have files of another
     schema are due too.
     """
-    least = 0.0 if max_bytes is None else WORTH_COMPACTING
+    min_debt = 0.0 if max_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
     if max_bytes is not None:
         ranges = [span for span in ranges if _overlap(files, span)]
     debts = [(inf if _has_other_columns(files, span, schema_id) else debt(files, span), span) for span in ranges]
-    due = sorted(((much, range_) for much, range_ in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
+    due = sorted(
+        ((much, range_) for much, range_ in debts if much > min_debt), key=lambda pair: (-pair[0], pair[1].first)
+    )
     chosen: list[pb.HashRange] = []
     spent = 0.0
     for _, hash_range in due:
@@ -133,7 +135,7 @@ def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schem
 
 def _compaction_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, max_bytes: int) -> Plan | None:
     """Choose the youngest deltas to compact into one, at most `max_bytes` of them."""
-    chosen = list(to_compact(deltas_of(files), most=MANY_DELTAS))
+    chosen = list(to_compact(deltas_of(files), limit=MANY_DELTAS))
     while chosen and sum(map(bytes_of, chosen)) > max_bytes:
         del chosen[0]
     if len(chosen) <= 1:

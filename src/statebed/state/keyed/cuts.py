@@ -68,12 +68,12 @@ def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
     return merged
 
 
-def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: float) -> list[pb.HashRange]:
-    """Join neighbouring ranges as long as the sum of their sizes is at most `most`."""
+def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, max_size: float) -> list[pb.HashRange]:
+    """Join neighbouring ranges as long as the sum of their sizes is at most `max_size`."""
     result: list[pb.HashRange] = []
     size = 0.0
     for hash_range, added in zip(ranges, sizes, strict=True):
-        if result and size + added <= most:
+        if result and size + added <= max_size:
             result[-1] = pb.HashRange(first=result[-1].first, last=hash_range.last)
             size += added
         else:

@@ -248,7 +248,7 @@ class DurableRows:
         # Only the youngest deltas can be merged with a new one.
         taken = [index for index, delta in enumerate(deltas) if any(file.path in left_alone for file in delta)]
         deltas = deltas[taken[-1] + 1 :] if taken else deltas
-        return [file for delta in to_compact(deltas, most=MAX_DELTAS) for file in delta]
+        return [file for delta in to_compact(deltas, limit=MAX_DELTAS) for file in delta]
 
     def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
         """Add one file with all changes and the rows of the `merged` deltas that it replaces. `rows` is sorted and has

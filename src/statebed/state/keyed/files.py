@@ -189,13 +189,13 @@ def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
     return rows.set_column(index, rows.schema.field(index), sequences)
 
 
-def to_compact(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
-    """Return the deltas to rewrite as one, alone or with a new one, if there are at least `most`.
+def to_compact(deltas: Sequence[Delta], *, limit: int) -> Sequence[Delta]:
+    """Return the deltas to rewrite as one, alone or with a new one, if there are at least `limit`.
 
     These are the youngest ones, beginning with the oldest delta that is no larger than all younger ones together. After
-    the rewrite at most `most` deltas are left.
+    the rewrite at most `limit` deltas are left.
     """
-    if len(deltas) < most:
+    if len(deltas) < limit:
         return []
     sizes = [bytes_of(delta) for delta in deltas]
     first = len(deltas) - 1
@@ -203,7 +203,7 @@ def to_compact(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
         if sizes[index] <= sum(sizes[index + 1 :]):
             first = index
             break
-    first = min(first, most - 1)
+    first = min(first, limit - 1)
     return deltas[first:]
 
 

@@ -93,7 +93,7 @@ class FrozenRun:
         fails.
         """
         label = f"the table {table.name!r}"
-        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=max_rows, label=label) as file:
+        with ColumnFileWriter.in_folder(folder, kinds_of(table), max_rows=max_rows, label=label) as file:
             count = dirty = 0
             for piece in pieces:
                 append_run(file, piece)

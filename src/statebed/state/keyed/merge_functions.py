@@ -174,10 +174,10 @@ def _sums(column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:
     """Return whether no sum of a group can overflow the type of the values."""
     limits = np.iinfo(values.dtype)
-    greatest, least = int(values.max()), int(values.min())
+    highest, lowest = int(values.max()), int(values.min())
 
-    def fit(most: int) -> bool:
-        return greatest * most <= limits.max and least * most >= limits.min
+    def fit(count: int) -> bool:
+        return highest * count <= limits.max and lowest * count >= limits.min
 
     return fit(len(values)) or fit(int(np.diff(starts, append=len(values)).max()))
 

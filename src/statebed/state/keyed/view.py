@@ -205,13 +205,13 @@ class KeyedView:
         """
         groups = self._groups(keys)
         counts = np.zeros(len(groups), dtype=np.int64)
-        most = limits.take(groups.keys.order)
+        max_counts = limits.take(groups.keys.order)
 
         def count(_: Block, pieces: list[BatchMatches]) -> None:
             for piece in pieces:
                 np.add.at(counts, piece.rows, 1)
 
-        for _ in self._by_page(groups, count, enough=lambda group: bool(counts[group] > most[group])):
+        for _ in self._by_page(groups, count, enough=lambda group: bool(counts[group] > max_counts[group])):
             pass
         result = np.empty_like(counts)
         result[groups.keys.order] = counts

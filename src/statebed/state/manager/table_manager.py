@@ -384,8 +384,8 @@ class TableManager:
         try:
             for table in self._tables.values():
                 table.advance(moment)
-            most = self._options.max_compaction_bytes
-            return {name: managed_table.take_changes(epoch, most) for name, managed_table in self._tables.items()}
+            max_bytes = self._options.max_compaction_bytes
+            return {name: managed_table.take_changes(epoch, max_bytes) for name, managed_table in self._tables.items()}
         except BaseException as error:
             # Tables before the failed one have already handed over their changes.
             self._failure = error

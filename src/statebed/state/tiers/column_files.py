@@ -115,8 +115,8 @@ class SpilledColumns:
 class ColumnFileWriter:
     """Writes a column file. If it is left unfinished, the file is removed."""
 
-    def __init__(self, path: Path, kinds: Mapping[str, DType], *, most: int, label: str = "") -> None:
-        """Create a file whose fixed-width columns have at most `most` values each."""
+    def __init__(self, path: Path, kinds: Mapping[str, DType], *, max_rows: int, label: str = "") -> None:
+        """Create a file whose fixed-width columns have at most `max_rows` values each."""
         self._path = path
         self._label = label
         self._finished = False
@@ -127,14 +127,14 @@ class ColumnFileWriter:
         end = 0
         for name, kind in self._kinds.items():
             self._fixed[name] = ChecksummedWriter(self.descriptor, end)
-            end += -(-most * kind.itemsize // _ALIGNED) * _ALIGNED
+            end += -(-max_rows * kind.itemsize // _ALIGNED) * _ALIGNED
         self._stream = ChecksummedWriter(self.descriptor, end)
         self._others: pa.RecordBatchStreamWriter | None = None
 
     @classmethod
-    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, DType], *, most: int, label: str) -> Self:
+    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, DType], *, max_rows: int, label: str) -> Self:
         """Create a file that lives no longer than this process. The label names its owner in errors about damage."""
-        return cls(folder.new_file(".columns"), kinds, most=most, label=label)
+        return cls(folder.new_file(".columns"), kinds, max_rows=max_rows, label=label)
 
     def __enter__(self) -> Self:
         return self

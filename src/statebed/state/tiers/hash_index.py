@@ -138,8 +138,8 @@ class _HashDirectory:
         starts = np.zeros((int(hashes[-1] - lowest) >> int(shift)) + 2, dtype=np.int32)
         counts = starts[1:]
         if (loops := loops_for(len(hashes))) is not None:
-            most = loops.fill_directory(hashes, lowest, shift, counts)
-            return cls(starts, lowest, shift, crowded=most > _CROWDED)
+            largest = loops.fill_directory(hashes, lowest, shift, counts)
+            return cls(starts, lowest, shift, crowded=largest > _CROWDED)
         for first in range(0, len(hashes), _AT_ONCE):
             places = hashes[first : first + _AT_ONCE] - lowest
             places >>= shift

@@ -48,15 +48,15 @@ class RowIndex:
         numbers = 0 if self._numbers is None else self._numbers.nbytes
         self.nbytes = self._index.held_bytes + numbers + (hashes.nbytes if own else 0)
 
-    def find(self, wanted: Hashes, *, most: int) -> Rows | None:
+    def find(self, wanted: Hashes, *, max_rows: int) -> Rows | None:
         """Return the rows with one of the wanted hashes (ascending), in order, or None if there are more than
-        `most`.
+        `max_rows`.
         """
         starts, ends = self._index.spans(wanted)
         counts = ends - starts
         before = np.cumsum(counts)
         count = int(before[-1]) if len(before) else 0
-        if count > most:
+        if count > max_rows:
             return None
         at = np.arange(count, dtype=np.int64)
         at += np.repeat(ends - before, counts)
@@ -106,7 +106,7 @@ class IndexedRows:
         if index is None:
             return None
         owned = wanted if selection.owned is None else wanted[in_range(wanted, selection.owned)]
-        return index.find(owned, most=count // ROWS_PER_HASH)
+        return index.find(owned, max_rows=count // ROWS_PER_HASH)
 
     def _built(self) -> RowIndex | None:
         """Return the index, building it if that pays by now and memory is free. Return None if there is no index."""

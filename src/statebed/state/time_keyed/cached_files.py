@@ -85,7 +85,7 @@ class CachedFiles:
             for rows in pieces:
                 copy.append_others(rows)
 
-        return self._cache.add(label, {}, write, most=0, nbytes=nbytes)
+        return self._cache.add(label, {}, write, max_rows=0, nbytes=nbytes)
 
     def _decoded(self, file: pb.FileEntry, owned: pb.HashRange | None) -> Iterator[pa.Table]:
         selection = ALL_ROWS if owned is None else Selection(owned=owned)

@@ -60,12 +60,12 @@ def due_files(
     `alone`: return at least the smallest possible compaction, even if it exceeds `max_bytes`.
     """
     if too_many_tombstones(live.tombstones, tombstone_bytes):
-        return _within(hidden_in(live), max_bytes, least=1 if alone else 0)
+        return _within(hidden_in(live), max_bytes, min_files=1 if alone else 0)
     groups = [smallest_files(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
     due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
     if not due:
         return ()
-    chosen = _within(max(due, key=len), max_bytes, least=2 if alone else 0)
+    chosen = _within(max(due, key=len), max_bytes, min_files=2 if alone else 0)
     return chosen if len(chosen) > 1 else ()
 
 
@@ -107,12 +107,12 @@ def files_for_checkpoint(
     """
     older = replace(live, files=tuple(file for file in live.files if file.path not in left_alone))
     surplus = surplus_files(older, max_files=max_files, full_bytes=full_bytes)
-    surplus = _within(surplus, max_bytes, least=FEWER_AFTER)
+    surplus = _within(surplus, max_bytes, min_files=FEWER_AFTER)
     if not too_many_tombstones(live.tombstones, tombstone_bytes, times=FAR_TOO_MANY):
         return surplus
     others = [file for file in hidden_in(live) if file not in surplus]
     left = max_bytes - sum(file.size for file in surplus)
-    return (*surplus, *_within(others, left, least=0 if surplus else 1))
+    return (*surplus, *_within(others, left, min_files=0 if surplus else 1))
 
 
 def surplus_files(live: LiveFiles, *, max_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
@@ -187,12 +187,12 @@ def _bucket(file: pb.FileEntry, width: int) -> int | None:
     return first if first == last else None
 
 
-def _within(files: Sequence[pb.FileEntry], max_bytes: int, *, least: int) -> tuple[pb.FileEntry, ...]:
+def _within(files: Sequence[pb.FileEntry], max_bytes: int, *, min_files: int) -> tuple[pb.FileEntry, ...]:
     chosen: list[pb.FileEntry] = []
     total = 0
     for file in files:
         total += file.size
-        if total > max_bytes and len(chosen) >= least:
+        if total > max_bytes and len(chosen) >= min_files:
             break
         chosen.append(file)
     return tuple(chosen)

@@ -189,13 +189,13 @@ class TimeKeyedView:
             return []  # it would never be evicted again
         segments = state.segments_of(wanted.files_of(state.live))
         segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]
-        most = state.tiers.memory.low_bytes
+        left = state.tiers.memory.low_bytes
         nearer: list[Future[bool]] = []
         for segment in segments:
             if spare and (segment.tier is Tier.MEMORY or not wanted.covers_half_of(segment.entry)):
                 continue
-            most -= segment.nbytes
-            if most < 0:
+            left -= segment.nbytes
+            if left < 0:
                 break  # loading more would evict the first ones
             nearer.append(segment.prefetch(spare=spare))
         return nearer

@@ -66,8 +66,8 @@ class Statebed:
         return sum(part.num_rows for part in parts), sum(pc.sum(part["value"]).as_py() for part in parts)
 
     def values(self, batch: Batch) -> Values:
-        values, found = self._view.get(batch.keys)
-        assert found.all()
+        values, exist = self._view.get(batch.keys)
+        assert exist.all()
         return np.asarray(values["value"].combine_chunks())
 
     def close(self) -> None:

@@ -117,10 +117,10 @@ class NexmarkJob:
             counts[tuple(values)] += weight
         assert all(count >= 0 for count in counts.values()), "more was taken away than was there"
         kept = list(counts.elements())
-        names = [one for one in rows.column_names if one != WEIGHT]
+        names = [column for column in rows.column_names if column != WEIGHT]
         return pa.table(
-            {one: [row[number] for row in kept] for number, one in enumerate(names)},
-            schema=pa.schema([rows.schema.field(one) for one in names]),
+            {column: [row[number] for row in kept] for number, column in enumerate(names)},
+            schema=pa.schema([rows.schema.field(column) for column in names]),
         )
 
     def _keep(self, name: str) -> Any:

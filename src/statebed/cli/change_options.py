@@ -22,7 +22,7 @@ Offline = Annotated[
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", min=0.1, help="Seconds to wait for the answer of the live run, which comes with an epoch."
+        "--timeout", min=0.1, help="Seconds to wait for the live run, which answers when it commits an epoch."
     ),
 ]
 SomeEpoch = Annotated[

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from statebed.cli import output
 from statebed.inspect.verification import Finding, Verification
-from statebed.maintain import CommittedChange, Garbage, OutdatedTable, RepairPlan, Savepoint, TableRewrite
+from statebed.maintain import CommittedChange, Garbage, OutdatedTable, RepairPlan, Savepoint, TableRewrite, Through
 from statebed.present import units
 from statebed.sinks.manifest import TableVerification
 
@@ -228,4 +228,8 @@ def rewrites_table(rewrites: Iterable[TableRewrite]) -> Table:
 
 
 def changed_line(what: str, changed: CommittedChange) -> str:
-    return f"{what}: record {changed.epoch}, by run {changed.run} ({changed.through.value})"
+    """Say what was changed, in which record of which run."""
+    where = f"record {changed.epoch} of run {changed.run}"
+    if changed.through is Through.NO_RUN:
+        return f"{changed.through.value}; the newest is {where}"
+    return f"{what}: {where} ({changed.through.value})"

@@ -23,8 +23,8 @@ from statebed.present.units import NOTHING, duration, number, precise, rate, siz
 _HASHES = 1 << 64
 _MAX_PARTITIONS = 50
 EXPENDABLE_COLUMNS = (
-    *("of its output (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
-    *("hits", "loads", "tombstones", "spills", "by level", "tier", "of", "spilled"),
+    *("output watermark (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
+    *("hits", "loads", "tombstones", "spills", "by level", "tier", "cache limit", "spilled"),
 )
 """Columns to drop on a narrow screen, the least important first."""
 
@@ -139,7 +139,7 @@ def partitions_table(sources: Iterable[SourceState]) -> Table:
     lags.sort(key=lambda pair: -pair[1].behind)
     left = len(lags) - _MAX_PARTITIONS
     return table(
-        "partitions" if left <= 0 else f"partitions, without {left} that are less behind",
+        "partitions" if left <= 0 else f"partitions; {left} with a smaller lag are not shown",
         ["source", "topic", "partition", "offset", "latest", "behind"],
         [
             (source, lag.topic, str(lag.partition), number(lag.offset), number(lag.latest), number(lag.behind))
@@ -154,7 +154,7 @@ def _operators_table(shown: Epoch, names: OperatorNames) -> Table:
     is_epoch = shown.summary.kind == "epoch"
     return table(
         "operators" if is_epoch else f"operators, as epoch {shown.summary.base} left them",
-        ["operator", "reads", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
+        ["operator", "reads", "subtasks", "in", "late", "out", "watermark (UTC)", "output watermark (UTC)"],
         [
             (
                 names(o.operator),
@@ -220,17 +220,17 @@ def _schema(schema: SchemaSummary, names: OperatorNames) -> Iterator[Table | Tex
         ],
         right=["id"],
     )
-    said = [f"{schema.kind}", schema.description]
+    parts = [f"{schema.kind}", schema.description]
     if schema.bin_us is not None:
-        said.append(f"in bins of {duration(schema.bin_us)}")
+        parts.append(f"in bins of {duration(schema.bin_us)}")
     if schema.retention_us is not None:
-        said.append(f"kept for {duration(schema.retention_us)} behind the watermark")
+        parts.append(f"kept for {duration(schema.retention_us)} behind the watermark")
     if schema.time_to_live_us is not None:
-        said.append(f"expires {duration(schema.time_to_live_us)} after its {schema.time_to_live_clock}")
+        parts.append(f"expires {duration(schema.time_to_live_us)} after its {schema.time_to_live_clock}")
     if schema.state_version:
-        said.append(f"version {schema.state_version}")
-    said.append(f"schema ids in files: {ranges(schema.schema_ids) or NOTHING}")
-    yield line("  " + ", ".join(part for part in said if part))
+        parts.append(f"version {schema.state_version}")
+    parts.append(f"schema ids in files: {ranges(schema.schema_ids) or NOTHING}")
+    yield line("  " + ", ".join(part for part in parts if part))
 
 
 def files_table(files: Sequence[FileSummary], *, title: str, names: OperatorNames) -> Table:
@@ -276,16 +276,16 @@ def _needed_by(file: FileSummary) -> str:
 
 def _figures(figures: Figures, names: OperatorNames) -> Iterator[Table | Text]:
     if figures.tables:
-        yield tiers_table(figures.tables, title="state by tier, at the end of the epoch's work", names=names)
+        yield tiers_table(figures.tables, title="state by tier at the end of the epoch", names=names)
     if figures.operators:
         yield _work_table(figures.operators, names)
     if figures.hosts:
         yield memory_table(figures.hosts, names)
     if figures.compaction is not None:
-        done = figures.compaction
+        totals = figures.compaction
         yield line(
-            f"compaction since the run began: {done.rounds} rounds, {done.merges} merges, "
-            f"{size(done.read_bytes)} read, {size(done.written_bytes)} written, {done.failures} failures"
+            f"compaction since the run began: {totals.rounds} rounds, {totals.merges} merges, "
+            f"{size(totals.read_bytes)} read, {size(totals.written_bytes)} written, {totals.failures} failures"
         )
     if figures.preaggregated:
         yield line("rows were pre-aggregated in the JVM")
@@ -307,7 +307,7 @@ def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames
             "spills",
             "loads",
             "hits",
-            "debt",
+            "compaction debt",
         ],
         [
             (
@@ -320,13 +320,24 @@ def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames
             )
             for t in tables
         ],
-        right=["rows", "memory", "local disk", "store", "files", "tombstones", "spills", "loads", "hits", "debt"],
+        right=[
+            "rows",
+            "memory",
+            "local disk",
+            "store",
+            "files",
+            "tombstones",
+            "spills",
+            "loads",
+            "hits",
+            "compaction debt",
+        ],
     )
 
 
 def _work_table(operators: Iterable[OperatorWork], names: OperatorNames) -> Table:
     return table(
-        "work of operators",
+        "work per operator",
         ["operator", "slowest subtask", "written", "expired", "retractions dropped"],
         [
             (
@@ -345,7 +356,7 @@ def memory_table(hosts: Iterable[HostMemory], names: OperatorNames) -> Table:
     """Build the table of memory use by worker and operator."""
     return table(
         "peak memory of workers",
-        ["host", "peak", "budget", "held by", "shares", "host's cache", "of", "spilled"],
+        ["host", "peak", "budget", "held by", "shares", "host cache", "cache limit", "spilled"],
         [
             (
                 h.host,
@@ -360,5 +371,5 @@ def memory_table(hosts: Iterable[HostMemory], names: OperatorNames) -> Table:
             )
             for h in hosts
         ],
-        right=["peak", "budget", "host's cache", "of", "spilled"],
+        right=["peak", "budget", "host cache", "cache limit", "spilled"],
     )

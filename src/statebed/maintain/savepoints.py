@@ -79,5 +79,5 @@ def stop_job(
                 where=f"job {log.job_id}",
                 fix="start the job and stop it with query.stop(drain=True)",
             )
-        return CommittedChange(int(head.epoch), int(head.run), Through.NOBODY)
+        return CommittedChange(int(head.epoch), int(head.run), Through.NO_RUN)
     return carry_out(log, pb.Request(stop=pb.StopRequest(drain=drain)), through=through, timeout_s=timeout_s)

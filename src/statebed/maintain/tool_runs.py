@@ -34,9 +34,9 @@ class Through(enum.Enum):
     """Run that appends the record of a change."""
 
     LIVE_RUN = "the live run"
-    OWN_RUN = "a run of its own"
-    IDLE_JOB = "a run of its own: the job is not running"
-    NOBODY = "nothing to do: the job is not running"
+    OWN_RUN = "a separate run"
+    IDLE_JOB = "a separate run: the job is not running"
+    NO_RUN = "nothing to do: the job is not running"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ def described(definition: str) -> Iterator[tuple[str, str]]:
             continue
         if name == "window" and (window := _window(value)):
             yield name, window
+        elif name == "emit" and (emit := _emit(value)):
+            yield name, emit
         elif name.endswith(_MICROS) and isinstance(value, int):
             yield name.removesuffix(_MICROS).replace("_", " "), units.duration(value)
         else:
@@ -51,6 +53,14 @@ def _window(value: Any) -> str:
     if len(numbers) > 1 and numbers[1] not in {0, numbers[0]}:
         text += f" every {units.duration(numbers[1])}"
     return text
+
+
+def _emit(value: Any) -> str:
+    """Describe when results are emitted, and the allowed lateness."""
+    match value:
+        case [str(when), int(lateness_us)]:
+            return f"{when}, allowed lateness {units.duration(lateness_us)}" if lateness_us else when
+    return ""
 
 
 def _text(value: Any) -> str:

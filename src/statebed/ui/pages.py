@@ -78,6 +78,7 @@ class PageHandlers:
             "duration": units.duration,
             "instant": units.instant,
             "exact": units.exact,
+            "precise": units.precise,
             "percent": units.percent,
             "rate": units.rate,
             "tone": lambda state: tone_of(state).value,

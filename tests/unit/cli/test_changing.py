@@ -152,7 +152,7 @@ def test_repair_without_anything_whole_is_an_error(statebed: Call, state: str, j
 def test_savepoints_are_made_listed_and_dropped(statebed: Call, state: str) -> None:
     assert statebed("savepoint", "list", state, JOB).out == "shop has no savepoints\n"
     made = statebed("savepoint", "create", state, JOB, "monday", "--epoch", "3", "--offline", "--yes")
-    assert made.out == "savepoint 'monday' is created: record 7, by run 6 (a run of its own)\n"
+    assert made.out == "savepoint 'monday' is created: record 7 of run 6 (a separate run)\n"
     assert "monday" in statebed("savepoint", "list", state, JOB).out
     (listed,) = documents(statebed("savepoint", "list", state, JOB, "--json").out)
     assert (listed["name"], listed["epoch"], listed["made_in"]) == ("monday", 3, 7)
@@ -160,7 +160,7 @@ def test_savepoints_are_made_listed_and_dropped(statebed: Call, state: str) -> N
     taken = statebed("savepoint", "create", state, JOB, "monday", "--offline", "--yes")
     assert (taken.code, "savepoint 'monday' already exists" in taken.err) == (1, True)
     dropped = statebed("savepoint", "drop", state, JOB, "monday", "--offline", "--yes", "--json")
-    assert documents(dropped.out)["through"] == "a run of its own"
+    assert documents(dropped.out)["through"] == "a separate run"
     assert "no savepoint 'monday'" in statebed("savepoint", "drop", state, JOB, "monday", "--offline", "--yes").err
 
 
@@ -183,8 +183,8 @@ def test_the_live_run_is_asked_unless_told_otherwise(statebed: Call, live: Maint
     finally:
         ended.set()
         thread.join(10)
-    assert made.out == "savepoint 'monday' is created: record 6, by run 1 (the live run)\n"
-    assert merged.out.startswith("files are compacted after the next epoch: record 7, by run 1")
+    assert made.out == "savepoint 'monday' is created: record 6 of run 1 (the live run)\n"
+    assert merged.out.startswith("files are compacted after the next epoch: record 7 of run 1")
     assert cleaned.out.startswith("the live run will clean up: record 8")
     assert stopped.out.startswith("drained and stopped: record 9")
 
@@ -209,7 +209,7 @@ def test_after_a_run_that_ended_commands_act_at_once_and_say_so(statebed: Call, 
     # The run of an offline command ends with its record.
     statebed("savepoint", "create", state, JOB, "monday", "--offline", "--yes")
     dropped = statebed("savepoint", "drop", state, JOB, "monday", "--timeout", "60")
-    assert (dropped.code, "a run of its own: the job is not running" in dropped.out) == (0, True)
+    assert (dropped.code, "a separate run: the job is not running" in dropped.out) == (0, True)
     assert statebed("compact", state, JOB, "--operator", "totals", "--timeout", "60").code == 0
     assert "the state has 3 subtasks" in statebed("rescale", state, JOB, "3").out
     assert "removed" in statebed("gc", state, JOB, "--timeout", "60").out
@@ -226,7 +226,7 @@ def test_clone_copies_a_job(statebed: Call, state: str) -> None:
 
 
 def test_a_job_is_stopped_by_a_run_of_ones_own(statebed: Call, state: str) -> None:
-    assert statebed("stop", state, JOB, "--offline", "--yes").out.startswith("stopped: record 7, by run 6")
+    assert statebed("stop", state, JOB, "--offline", "--yes").out.startswith("stopped: record 7 of run 6")
     drained = statebed("stop", state, JOB, "--offline", "--yes", "--drain")
     assert (drained.code, "a drain needs the live run" in drained.err) == (1, True)
 
@@ -239,7 +239,7 @@ def test_rescale_is_for_stopped_jobs(statebed: Call, state: str, job: Maintained
     assert refused.code == 1
     assert "parallelism=3" in refused.err
     done = statebed("rescale", state, JOB, "3", "--offline", "--yes")
-    assert done.out == "the state has 3 subtasks: record 7, by run 6 (a run of its own)\n"
+    assert done.out == "the state has 3 subtasks: record 7 of run 6 (a separate run)\n"
     assert statebed("rescale", state, JOB, "3", "--offline", "--yes").out == "the state has 3 subtasks already\n"
     assert "must be from 1 to 65536" in statebed("rescale", state, JOB, "0", "--offline", "--yes").err
     job.parallelism = 3

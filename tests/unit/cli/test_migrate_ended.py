@@ -32,6 +32,6 @@ def test_values_of_an_ended_job_are_migrated_without_a_question(
     put_end(store, pb.RunEnd(run=1, outcome=pb.RUN_FAILED, epoch=2))
     done = statebed("migrate", tmp_path, JOB, "--type", TYPE)
     assert (done.code, done.err) == (0, "")
-    assert "migrated: record 4, by run 3" in done.out
+    assert "migrated: record 4 of run 3" in done.out
     assert riders_in(log, RiderV2, 2)["grace"] == RiderV2("grace", trips=5)
     assert "the current columns and versions" in statebed("migrate", tmp_path, JOB, "--type", TYPE).out

@@ -25,7 +25,7 @@ def printed(renderable: object) -> str:
 def test_the_partitions_that_are_furthest_behind_come_first_and_others_are_counted() -> None:
     lags = [PartitionLag("orders", number, 10, 10 + number) for number in range(60)]
     lines = printed(partitions_table([source(*lags)])).splitlines()
-    assert "partitions, without 10 that are less behind" in lines[0]
+    assert "partitions; 10 with a smaller lag are not shown" in lines[0]
     first = next(line for line in lines if "orders" in line)
     assert first.split()[1:] == ["orders", "59", "10", "69", "59"]
 

@@ -86,7 +86,7 @@ def test_the_exceptions_of_a_job_are_a_page_of_their_own_with_history(
 
 
 def test_a_job_that_ended_well_has_no_exceptions(rides: Path) -> None:
-    assert "No run of this job ended badly." in DashboardClient(rides).get("/jobs/rides/exceptions").text
+    assert "No exceptions." in DashboardClient(rides).get("/jobs/rides/exceptions").text
 
 
 def test_configuration_spark_ui_sources_and_rates_are_on_the_page_of_a_job(

@@ -53,9 +53,7 @@ def verify(
     orphans: Annotated[bool, typer.Option("--orphans", help="List every object that nothing refers to.")] = False,
     json: Json = False,
 ) -> None:
-    """Check every checksum and every reference of a job, and what its sinks hold. Exits with code 1 if anything is
-    damaged or missing.
-    """
+    """Check every checksum and reference of a job, and its sinks. Exits with 1 if anything is damaged or missing."""
     from statebed.cli import output, render_changes
     from statebed.inspect import verification
     from statebed.inspect.jobs import open_log
@@ -107,7 +105,7 @@ def _by_sink(options: Sequence[str]) -> dict[str, str]:
 def repair(
     state: State, job: OptionalJob = None, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False
 ) -> None:
-    """Repair a damaged job: verify it, report what is lost, and fork to the newest intact epoch."""
+    """Repair a damaged job: verify it, report what is lost, and fork from the newest intact epoch."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
     from statebed.inspect.verification import verify_log
@@ -144,7 +142,7 @@ def clone(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Copy a job, running or not, to a separate job with its state, watermarks and source position."""
+    """Copy a job to a new one with the same state, watermarks and source position. The job may be running."""
     from statebed.checkpoint import Origin
     from statebed.checkpoint.clone import clone_job
     from statebed.cli import output

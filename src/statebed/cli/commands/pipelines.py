@@ -60,7 +60,7 @@ def sql(
         Format, typer.Option("--format", help="Output of a shell's SELECT; json prints one object per line.")
     ] = Format.TABLE,
 ) -> None:
-    """Run a pipeline of SQL text as one job, which resumes where it ended; or statements in a shell.
+    """Run SQL: a file as one job, which resumes where it ended, or statements in a shell.
 
     Without FILE, statements are read from the terminal, from -e, or from standard input.
     """

@@ -64,9 +64,7 @@ def compact(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Compact files. A live run does it gradually, starting soon; with --offline, or if the job is not running, all
-    files are compacted now.
-    """
+    """Compact files: gradually in the live run, or all at once with --offline or if the job is not running."""
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.format import checkpoint_pb2 as pb
@@ -104,7 +102,7 @@ def compact(
         output.say("no files need compaction")
     else:
         output.print_table(render_changes.rewrites_table(done.tables), ())
-        output.say(render_changes.changed_line("merged", done.changed))
+        output.say(render_changes.changed_line("compacted", done.changed))
 
 
 @app.command()
@@ -122,7 +120,7 @@ def migrate(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Rewrite files of a stopped job that have older columns, and values that have an older version."""
+    """Rewrite files that have older columns and values of older versions. The job must be stopped."""
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.inspect.jobs import open_log

@@ -149,7 +149,7 @@ def diff(
     follow: Annotated[
         bool, typer.Option("--follow", help="Then show the changes of each new epoch, up to UNTIL if it is given.")
     ] = False,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks at the log.")] = 1.0,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between checks for new epochs.")] = 1.0,
     output_format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,
     json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How Spark finds `spark.read.format("statebed")`: it looks into packages named `pyspark_...` for a DefaultSource.
+"""Entry point of `spark.read.format("statebed")`: Spark looks into packages named `pyspark_...` for a DefaultSource.
 
 Spark imports this in every session that uses any Python data source, so what is missing here must not stop those.
 """

@@ -37,7 +37,7 @@ _GROUPS: list[tuple[str, type[StatebedError], str]] = [
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     kinds = [
         kind
         for _, kind in inspect.getmembers(errors, inspect.isclass)
@@ -57,7 +57,7 @@ def page() -> str:
 
 def _row(kind: type[StatebedError]) -> str:
     builtin = [f"`{base.__name__}`" for base in kind.__bases__ if not issubclass(base, StatebedError)]
-    meaning = " ".join((inspect.getdoc(kind) or "").split())
+    meaning = " ".join((inspect.getdoc(kind) or "").partition(">>>")[0].split())  # without the example
     return f"| `{kind.code}` | `{kind.__name__}` | {', '.join(builtin)} | {kind.exit_code} | {meaning} |"
 
 

@@ -172,9 +172,9 @@ def udf(
     """Declare a function that expressions can call: `@sb.udf(returns="double")`.
 
     It takes and returns Arrow arrays, and must give the same result for the same operands, because a retried epoch must
-    give the same rows. An `async def` function takes and returns single values (None for null): at most `concurrency`
-    calls run at a time, and a call that fails, or takes longer than `timeout`, is repeated `retries` times, after a
-    `backoff` that doubles each time.
+    give the same rows. An `async def` function takes and returns single values (None for null). At most
+    `concurrency` calls run at a time. A call that fails, or takes longer than `timeout`, is repeated up to `retries`
+    times, after a `backoff` that doubles each time.
 
     >>> @sb.udf(returns="double")
     ... def with_tip(fare, tip):

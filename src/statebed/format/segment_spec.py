@@ -55,7 +55,7 @@ def check_storable(field: pa.Field, *, where: str) -> None:
 
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def _try_type(kind: pa.DataType) -> None:
-    """Do with a column of the type what is done with rows; raise an error if that fails, which is not remembered."""
+    """Process a column of the type as rows are processed. An error is raised and not cached."""
     pa.nulls(1, kind).take(pa.array([0]))  # rows are sorted before they are written
     pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("column", kind)])).close()
 

@@ -1,9 +1,9 @@
 """States of the runs of a job, as far as its folder shows them.
 
-A process that ends records how (`runs/{run}/end.metadata`). One that is killed records nothing: its run has vanished
-once a later run exists, once its heartbeat is older than three of its intervals, or if it ran on this machine and is
-not there any more. Comparing times involves two clocks, the writer's and the reader's, and is for display only: the
-log decides which run may write.
+A process that ends records how (`runs/{run}/end.metadata`). One that is killed records nothing. Its run counts as
+vanished if a later run exists, if its heartbeat is older than three intervals, or if it ran on this machine and the
+process no longer exists. Comparing times involves two clocks, the writer's and the reader's, and is for display only:
+the log decides which run may write.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""How a tool changes a job: through a request to the live run, or in a separate run, which fences all others.
+"""Changes of a job by tools: through a request to the live run, or in a separate run, which fences all others.
 
 Only the live run appends records. A tool therefore sends it a request, and the answer names the record with the effect.
 If the run has recorded its end, the tool opens a separate run at once, unless another one has started in the meantime.

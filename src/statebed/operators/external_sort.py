@@ -1,11 +1,11 @@
-"""Sort of any number of rows, in memory that does not grow with them.
+"""External sort: any number of rows in bounded memory.
 
 Up to one chunk is sorted as a whole. More rows are sorted chunk by chunk into runs in a local file, and the runs are
 merged. The order is a total order of the rows, so the result does not depend on how they were cut into chunks: attempts
 of a task may read their state in other pieces.
 
-A merge takes a page of each run that can hold the next rows, sorts them together, and returns the rows up to the first
-page that ends: what follows it may be smaller than the rest.
+A merge takes a page of each run that can hold the next rows, and sorts them together. It returns the rows up to the end
+of the first page that is exhausted, because the next rows of that run may be smaller than the remaining ones.
 """
 
 import itertools

@@ -27,9 +27,9 @@ class Spacing:
     """Distances between boxes."""
 
     gap: float
-    """Between columns, for arrows."""
+    """Distance between columns, for arrows."""
     space: float
-    """Between the boxes of a column."""
+    """Distance between the boxes of a column."""
     left: float = 0.0
     top: float = 0.0
 

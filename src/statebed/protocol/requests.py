@@ -90,7 +90,7 @@ def _add_savepoint(wanted: pb.SavepointRequest, head: pb.CheckpointMetadata, wai
 def _drop_savepoint(name: str, head: pb.CheckpointMetadata, waiting: Sequence[Effect]) -> Effect:
     check_name("savepoint", name)
     if DropSavepoint(name) in waiting or name not in {pin.savepoint for pin in head.pins}:
-        raise SavepointError(f"there is no savepoint {name!r}", fix="`statebed show` lists the savepoints")
+        raise SavepointError(f"there is no savepoint {name!r}", fix="`statebed ls STATE JOB --savepoints` lists them")
     return DropSavepoint(name=name)
 
 

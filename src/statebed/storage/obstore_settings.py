@@ -1,10 +1,10 @@
-"""Sorting of object store settings: which belong to obstore's store, which to its HTTP client.
+"""Division of object store settings into those of obstore's store and those of its HTTP client.
 
-obstore takes the two separately, refuses a setting in the wrong place, and ignores the environment's client settings
-once any is passed, and timeouts always are. Client settings are therefore gathered here from the options and the
-environment.
+obstore takes the two separately and refuses a setting in the wrong place. It ignores the environment's client settings
+if any client setting is passed, and statebed always passes timeouts. Client settings are therefore gathered here from
+the options and the environment.
 
-Nor does obstore read the AWS files `~/.aws/credentials` and `~/.aws/config`. Only their plain values are read here:
+obstore does not read the AWS files `~/.aws/credentials` and `~/.aws/config`. Only their plain values are read here:
 keys, session token, region, endpoint. The environment takes precedence over the files. A profile that needs a login
 (SSO, assumed roles, external processes) is refused with the command that exports it.
 """

@@ -1,9 +1,10 @@
 """Outbox files: output rows as plain Parquet, the same bytes for the same rows.
 
-They may become files of a user's table, so they hold only the output columns, in encodings that every reader supports:
-packed differences for integers and times, plain for floating-point numbers and text that hardly repeats, dictionaries
-for the other columns. Packed differences take half the processor time of plain values, which leave all the work to the
-compression. Spark's vectorised reader has no byte stream split before 4.3, which state files use.
+They may become files of a user's table, so they hold only the output columns, in encodings that every reader supports.
+These are packed differences for integers and times, plain values for floating-point numbers and text that hardly
+repeats, and dictionaries for the other columns. Packed differences take half the processor time of plain values, which
+leave all the work to the compression. Spark's vectorised reader has no byte stream split before 4.3, which state files
+use.
 """
 
 from collections.abc import Iterable, Iterator

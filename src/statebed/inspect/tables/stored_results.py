@@ -1,4 +1,4 @@
-"""How rows of a pinned table become finished results."""
+"""Conversion of the rows of a pinned table to finished results."""
 
 from statebed.inspect.tables.pinned import PinnedTable
 from statebed.inspect.tables.table_shape import TableShape

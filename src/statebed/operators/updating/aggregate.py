@@ -181,7 +181,7 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         return _AggregateEpoch(keys, folded, late, rows_in, rows_late)
 
     def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "Iterator[_Changed]":
-        """Merge some groups into the state; yield the changes of as many as have few collected values."""
+        """Merge some groups into the state; yield the changes of a few groups at a time."""
         stored, is_stored = tables.get_keyed(GROUPS).get(keys)
         for start, count in self._few_entries(tables, stored, folded):
             if count == keys.num_rows:
@@ -216,8 +216,9 @@ class UpdatingAggregate(Aggregation, OperatorBase):
         return _Changed(taken_rows, added_rows, unknown)
 
     def _few_entries(self, tables: Tables, stored: pa.Table, folded: pa.Table) -> Iterator[tuple[int, int]]:
-        """Yield the first group and the number of groups whose collected results are built at once: as many as have
-        few entries, or one group.
+        """Yield the first position and the number of groups whose collected results are built at once.
+
+        Together they have a bounded number of entries, unless one group alone has more.
         """
         collecting = [entry_table for entry_table in self.entries.values() if entry_table.collects]
         if not collecting or not stored.num_rows:

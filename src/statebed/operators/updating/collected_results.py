@@ -182,7 +182,7 @@ class ResultFile:
         self._counts += counts
 
     def result(self) -> pa.Array:
-        """Return the result of each group; nothing can be added any more."""
+        """Return the result of each group. Nothing can be added afterwards."""
         kind = self._accumulator.output_field.type
         if not isinstance(self._accumulator, Joined):
             return list_array(kind, np.concatenate(([0], np.cumsum(self._counts))), self._values.array())

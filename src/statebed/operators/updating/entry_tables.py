@@ -163,9 +163,9 @@ class EntryTable:
     def add_all(self, tables: Tables, keys: pa.Table, entries: Iterable[Entries], before: Columns) -> Columns:
         """Add any number of entries to groups, and return the `fields` of each group.
 
-        Entries are added in the order in which the table stores them, which is that of hashes. A page of them then
-        changes neighbouring rows of the table, and is a sample of all values: pages of ascending values would each move
-        the median beyond the values that are stored around it, and all values would be read for every page.
+        Entries are added in the order of the table, which is that of hashes. A page of them then changes neighbouring
+        rows of the table, and is a sample of all values. Pages of ascending values would each move the median beyond
+        the values that are stored around it, so that every page would read all values.
         """
         view, names = tables.get_keyed(self.name), [element.name for element in self._elements]
         numbers = [pa.field(unused_name(word, names), pa.int64()) for word in ("hash", "owner", "count")]

@@ -1,7 +1,7 @@
 """Continuously updated top-n: the first n rows of each key, as a changelog.
 
-For an append-only input, the state of a key is its first n rows (with rank and dense_rank, also their peers), because
-no other row can become one of them; for a changelog it is all rows. Each row has a weight, its number of copies. The
+For an append-only input, the state of a key is its first n rows, with rank and dense_rank also their peers: no other
+row can become one of them. For a changelog, it is all rows. Each row has a weight, its number of copies. The
 first rows of a key are one list; for a changelog, the rows after them are rows of a separate table, which are deleted
 when the list expires. A step emits the difference between the first n before and after it.
 

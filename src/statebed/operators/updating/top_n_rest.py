@@ -1,8 +1,8 @@
 """Rows of a changelog beyond the first ones of a key, each a separate row of the state.
 
-The list of a key holds its first rows and some spare ones; all rows after them are in a multiset table, where a changed
-row is looked up and written alone. When so few rows of a list are left that it no longer holds the first n, the next
-ones are read from the table, in pages; when a list has grown too long, its last rows move to the table.
+The list of a key holds its first rows and some spare ones. All rows after them are in a multiset table, where a changed
+row is looked up and written alone. When a list becomes too short to hold the first n rows, the next ones are read from
+the table, in pages. When it becomes too long, its last rows move to the table.
 """
 
 from dataclasses import dataclass, replace

@@ -55,7 +55,7 @@ class LongRows:
         return self._file is None
 
     def parts(self) -> list[pa.Table]:
-        """Return all rows, in parts that fit into memory; nothing can be added any more."""
+        """Return all rows, in parts that fit into memory; nothing can be added afterwards."""
         mapped: list[pa.Table] = []
         if self._file is not None:
             mapped = [pa.Table.from_batches([batch]) for batch in self._file.table().to_batches()]

@@ -110,7 +110,7 @@ class KeptSessions:
         return ~self.is_newest & (self.unchanged >= 0) & (self.unchanged < len(before.earlier))
 
     def is_unarmed(self, before: OpenSessions) -> Flags:
-        """Return which earlier sessions have no timer any more, or none yet."""
+        """Return which earlier sessions have no timer, because it fired or was never set."""
         armed = self.is_as_before(before)
         armed[armed] = ~before.is_due[self.unchanged[armed]]
         return ~self.is_newest & ~armed

@@ -109,7 +109,7 @@ def _by_spark(error: PySparkException, condition: str) -> tuple[str, str]:
 
 
 def nearest(name: str, known: Sequence[str], *, what: str) -> str:
-    """Return advice for an unknown name: the one that is most like it, and all known ones."""
+    """Return advice for an unknown name: the most similar known name, and all of them."""
     listed = f"the {what} are {', '.join(sorted(known))}" if known else f"there are no {what} yet"
     near = difflib.get_close_matches(name.lower(), [entry.lower() for entry in known], n=1)
     return f"did you mean `{near[0]}`? {listed}" if near else listed

@@ -24,8 +24,8 @@ from statebed.sql.statements import QueryText
 ROWS = "rows"
 """Kind of operator that passes the rows of a source, in its name."""
 TEXT_OPTIONS = Options(clock="statebed", approximate=True)
-"""How queries of SQL text are run: each operator has a watermark of its own. The rows need not be Spark's, so that
-aggregates by order of arrival follow the event time, and sketches are statebed's."""
+"""Options of queries of SQL text: each operator has its own watermark. Results need not equal Spark's, so aggregates by
+order of arrival follow the event time, and sketches are statebed's."""
 
 
 class SqlTables:
@@ -49,11 +49,11 @@ class SqlTables:
         self.definitions[definition.name.lower()] = definition
 
     def add_source(self, name: str, stream: JobStream) -> None:
-        """Make a source of the job a table."""
+        """Add a source of the job as a table."""
         self._sources[name.lower()] = stream
 
     def add_view(self, name: str, df: DataFrame) -> None:
-        """Make the rows of a query a table."""
+        """Add the rows of a query as a table."""
         self.views[name.lower()] = df
 
     def schema_of(self, name: str) -> StructType | None:

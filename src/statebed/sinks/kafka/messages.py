@@ -1,7 +1,7 @@
 """Rows of an epoch as Kafka messages: a key and a value each.
 
 Rows of an append-only stream become one message each. A changelog becomes upserts by key: the new row of the key, or a
-tombstone (a message without value) if the key has no row any more.
+tombstone (a message without value) if the key no longer has a row.
 """
 
 import enum

@@ -488,7 +488,7 @@ class Job(SparkNames):
         return derived_name(operators, "function", distinguished_by=self.graph.origin(stream.edge))
 
     def _settle_names(self, run: Run) -> bool:
-        """Give each sink without a given name the one that it has in the log. Return whether any was renamed."""
+        """Name each sink without an explicit name as in the log. Return whether any was renamed."""
         derived = []
         for sink_id in sorted(self._derived):
             sink, edge = self._sinks[sink_id]

@@ -50,7 +50,7 @@ class LakeStreamReader(DataSourceStreamReader):
     def appended(self, first: int, last: int) -> Sequence[Any]:
         """Return the files that the versions after `first` up to `last` have added.
 
-        Raise an error if one of them updates or deletes rows, or is not known any more.
+        Raise an error if one of them updates or deletes rows, or is no longer known.
         """
 
     @abc.abstractmethod

@@ -1,9 +1,9 @@
 """The controller, which turns each micro-batch into one committed epoch, on the driver.
 
-For each batch it decides by the head of the lineage whether it is new, runs the subtasks in one Spark action, takes
-exactly one report of each, commits the record, which is the commit point of everything, and publishes. Epochs without a
-batch take the same path with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own
-thread.
+For each batch, it decides by the head of the lineage whether the batch is new. It runs the subtasks in one Spark action
+and takes exactly one report of each. Then it commits the record, which commits everything, and publishes. Epochs
+without a batch take the same path with heartbeat rows alone. Callers are serialised: Spark's stream thread and the
+query's own thread.
 """
 
 import contextlib

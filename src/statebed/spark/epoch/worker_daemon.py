@@ -1,8 +1,9 @@
 """Daemon of Spark's Python workers that has loaded statebed before it starts them.
 
-PySpark forks its workers from a daemon, `spark.python.daemon.module`. Its own one has loaded nothing that a task needs:
-each worker imports statebed, Arrow and numpy for itself, which takes more than a second of processor time, and again
-when Spark has ended it after a minute without work. Workers of this daemon share the loaded modules and their memory.
+PySpark forks its workers from a daemon, `spark.python.daemon.module`. PySpark's daemon loads nothing that a task needs,
+so each worker imports statebed, Arrow and numpy, which takes more than a second of processor time. Spark ends a worker
+after a minute without work, and the next one imports them again. Workers of this daemon share the loaded modules and
+their memory.
 
 PySpark's own part of a worker counts, too: the first exchange of Arrow data imports pandas, and Spark puts an archive
 of PySpark's sources first on the path, which every process compiles again.

@@ -1,6 +1,6 @@
-"""Division of `memory=` of a host, and the share of a task.
+"""Division of a host's `memory=` between its cache and its tasks.
 
-The driver computes it once from Spark's list of executors: a share is for the cache that all tasks of a host map, the
+The driver computes it once from Spark's list of executors. A share is for the cache that all tasks of a host map; the
 rest is divided by the number of tasks that may run there at the same time. A task gets plain numbers. Executors on one
 host are added up, and the host with the most task slots determines the division, so that no host uses more than its
 limit.

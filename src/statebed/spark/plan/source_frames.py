@@ -2,7 +2,7 @@
 
 Everything that Spark can compute is added to the streaming DataFrame before foreachBatch, where it is still pushed
 down. A *branch* is the path of rows from a frame to one input of one operator. All branches of a job form one
-DataFrame, so that one pass feeds all operators: a row has its event time, the number of its branch if there are
+DataFrame, so that one pass feeds all operators. A row has its event time, the number of its branch if there are
 several, and its columns in *slots* that branches share by type.
 """
 

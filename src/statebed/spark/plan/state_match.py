@@ -89,7 +89,7 @@ def check_continues(
 
 
 def _check_inputs(entry: pb.OperatorEntry, record: pb.CheckpointMetadata, graph: Graph, *, where: str) -> None:
-    """Raise InputError if an input reads none of its sources any more, although the job still has one of them.
+    """Raise InputError if an input no longer reads any of its sources, although the job still has one of them.
 
     Names of operators that come from their place in a query are exchanged if the query is written in another order:
     each operator would continue with the state of another one.

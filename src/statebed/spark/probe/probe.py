@@ -1,8 +1,9 @@
 """Probe that checks, before a run opens, whether every executor can run subtasks of the job.
 
-Each executor must have the same statebed, Python and pyarrow as the driver (files are named by their bytes, which
-depend on pyarrow), must see what the driver wrote to the state and write there visibly, and must have a folder for the
-host's cache. Local Spark on the driver's own Python can only differ in the folder, and is not probed.
+Each executor must have the same statebed, Python and pyarrow as the driver: files are named by their bytes, which
+depend on pyarrow. It must read what the driver wrote to the state, and the driver must read what it writes. It must
+have a folder for the host's cache. Local Spark on the driver's own Python can only differ in the folder, and is not
+probed.
 
 The task is pickled by value, because the executor may lack statebed. Executors that are added after the start are not
 probed; a subtask that fails there reports why.

@@ -105,7 +105,7 @@ def _bytes_of(files: Sequence[Sequence[BatchFile]]) -> int:
 
 
 def _parts(file: BatchFile, max_bytes: int) -> Iterator[tuple[int, FilePart]]:
-    """Yield the parts of a file with their sizes; whatever lies behind the listed length belongs to the last one."""
+    """Yield the parts of a file with their sizes; the last one includes bytes after the listed length."""
     count = max(1, -(-file.nbytes // max_bytes))
     cuts = [file.nbytes * place // count for place in range(count + 1)]
     for start, end in itertools.pairwise(cuts):

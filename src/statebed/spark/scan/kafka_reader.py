@@ -161,7 +161,7 @@ class _Kept:
 
 
 _kept: OrderedDict[KafkaClient, _Kept] = OrderedDict()
-"""Consumers between epochs, which have fetched what comes next; the one that was used last is the last one."""
+"""Consumers kept between epochs with prefetched messages, least recently used first."""
 
 
 class _RangeReader:

@@ -1,7 +1,7 @@
 """Allowed changes of a table's definition while its state is kept, decided before any row is read.
 
 A column is identified by its field id. The program's configuration is compared with the one stored in the restored
-epoch: a column of the same name is the same column, a rename names the stored column, and any other column is new and
+epoch. A column of the same name is the same column, and a rename names the stored column. Any other column is new and
 gets an id that the table never used. A column that is dropped and added again therefore does not bring its old values
 back. Files are not rewritten; their rows are adapted when they are read (`adaptation.py`).
 

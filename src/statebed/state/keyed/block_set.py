@@ -282,9 +282,7 @@ class Blocks:
     # ---- moving ------------------------------------------------------------------------------------------
 
     def finish_deferred_work(self) -> None:
-        """Do the work that other threads left to this one: merge frozen runs, drop files and count them. Call without
-        the lock.
-        """
+        """Do work deferred while the lock was held: merge frozen runs, drop and count files. Call without the lock."""
         merging, self._to_merge = self._to_merge, []
         for slot in dict.fromkeys(merging):
             self._merge(slot)

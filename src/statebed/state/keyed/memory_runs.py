@@ -1,10 +1,10 @@
 """Runs of a block in memory: one large run, and small ones of keys added since.
 
-No key is in two of them. New keys form a run. Small runs of about the same size are merged a few at a time, and all of
-them are merged into the large one when they reach half its size, so each row is copied only a few times. In the
-meantime, hints say which small runs may have a key, so their number hardly affects lookups, least of all those of new
-keys. When no new keys are added, the small runs are merged into the large one as soon as searching them has cost as
-much as the merge.
+No key is in two of them. New keys form a run. Small runs of about the same size are merged a few at a time. All of them
+are merged into the large one when they reach half its size, so each row is copied only a few times. Until then, hints
+say which small runs may have a key, so their number hardly affects lookups, in particular those of new keys. When no
+new keys are added, the small runs are merged into the large one as soon as searching them has cost as much as the
+merge.
 """
 
 from collections.abc import Sequence

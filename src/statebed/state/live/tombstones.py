@@ -1,8 +1,8 @@
 """Tombstones: logical deletions as messages of the format, and decisions on them that read no row.
 
-A tombstone hides rows with a hash in its owned range and a sequence not greater than its own: all rows of a time range,
-or those that equal one of its rows in key, key and time, or key and values. One batch of deletions is one tombstone,
-whose rows are an Arrow IPC stream sorted by hash.
+A tombstone hides rows with a hash in its owned range and a sequence not greater than its own. It hides all rows of a
+time range, or those that equal one of its rows in key, in key and time, or in key and values. One batch of deletions is
+one tombstone, whose rows are an Arrow IPC stream sorted by hash.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
 """Manager of all tables of one subtask: registered from their configurations, restored, written, checkpointed together.
 
-A checkpoint takes the changes and returns to the operator. One thread per manager then does, epoch after epoch: encode
-each table, upload (on a pool, with backpressure), gather files, byte counts and schemas into the subtask's metadata,
-write that and read it back, release what is held for epochs below `min_epoch`, and notify. Only then is it
-acknowledged. The runner of the job commits the record that makes the epoch visible, from the references of all
+A checkpoint takes the changes and returns to the operator. One thread per manager then processes epoch after epoch. It
+encodes each table, uploads the files (on a pool, with backpressure), and writes the subtask's metadata with files, byte
+counts and schemas, which it reads back. Then it releases what is held for epochs below `min_epoch`, and acknowledges
+the checkpoint. The runner of the job commits the record that makes the epoch visible, from the references of all
 subtasks.
 
 After a failed checkpoint the manager cannot be used any further, because the lost changes would be missing from later

@@ -1,9 +1,9 @@
 """Byte ranges of data files fetched from the store, kept on local disk as long as they fit into the cache.
 
-A read by key needs a small part of each row group, and soon after another part of the same one: a block of a keyed
-table is smaller than a row group, and the next key of a time-keyed table is often in the row group that was read last.
-A range that was fetched is read from local disk afterwards, so each one is fetched only once. Data files never change,
-so a copy is never stale. A copy that is lost or damaged is fetched again.
+A read by key needs a small part of each row group, and often soon another part of the same one: a block of a keyed
+table is smaller than a row group, and neighbouring keys of a time-keyed table share row groups. Ranges are therefore
+kept on local disk, so each is fetched only once. Data files never change, so a copy is never stale. A copy that is lost
+or damaged is fetched again.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ class SpooledRows:
         count_processed(rows.nbytes)
 
     def table(self) -> pa.Table:
-        """Return all rows; nothing can be appended any more."""
+        """Return all rows. Nothing can be appended afterwards."""
         if self._writer is None:
             return self._schema.empty_table()
         try:

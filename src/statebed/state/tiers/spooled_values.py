@@ -58,7 +58,7 @@ class SpooledValues:
         self.nbytes += len(data)
 
     def array(self) -> pa.Array:
-        """Return all values; nothing can be appended any more."""
+        """Return all values. Nothing can be appended afterwards."""
         if _stays_in_memory(self.kind):
             return pa.concat_arrays([pa.nulls(0, self.kind), *self._held])
         data = self.buffer()
@@ -66,7 +66,7 @@ class SpooledValues:
         return pa.Array.from_buffers(self.kind, self._count, [None, *offsets, data])
 
     def buffer(self) -> pa.Buffer:
-        """Return the bytes of all values; nothing can be appended any more."""
+        """Return the bytes of all values. Nothing can be appended afterwards."""
         return self._mapped(0) or pa.py_buffer(b"")
 
     def close(self) -> None:

@@ -174,9 +174,9 @@ class AppendBuffer:
 
 
 def _group_bytes(tiers: Tiers) -> int:
-    """How many bytes of rows a group gets: as many as a file, or fewer where one row group is much of the budget.
+    """Return the maximum bytes of rows in a group: those of a file, or fewer if a row group is much of the budget.
 
-    Moving a group to disk takes about two row groups of memory beside the budget.
+    Moving a group to disk takes about two row groups of memory beyond the budget.
     """
     whole = file_bytes(tiers)
     return whole if whole >= 4 * ROW_GROUP_BYTES else min(whole, max(tiers.memory.segment_bytes, 1 << 20))

@@ -1,7 +1,7 @@
 """An epoch of one subtask as Spark runs it: a manager that is made anew each time, over state in a local folder.
 
 Two subtasks share the keys, and each epoch has 500,000 rows. Between epochs, apart from them, files are merged as the
-compaction job on Spark does it. States of two sizes, and one of them without the host's cache, take turns. At the end
+compaction job on Spark does it. States of two sizes, and one of them without the host cache, take turns. At the end
 the state of each is read from its files, without the cache, and compared with the sum of all that was fed.
 
 The goal is one of the processor's time, which other programs on the machine disturb less than the time on the clock.

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The host's cache of workers, and of the drivers that tests start: not the user's own.
+    # The host cache of workers, and of the drivers that tests start: not the user's own.
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     session = (
         SparkSession.builder.master("local[2]")

@@ -113,7 +113,7 @@ def test_executors_that_do_not_answer_end_the_start(python: SparkSession, tmp_pa
 
 def test_a_cache_folder_that_cannot_be_used_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot use the folder of the host's cache") as caught:
+    with pytest.raises(InputError, match="cannot use the folder of the host cache") as caught:
         probe_executors(
             spark,
             LocalStore(tmp_path / "state"),

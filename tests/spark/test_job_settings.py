@@ -39,10 +39,10 @@ def test_a_job_is_set_up_by_sparks_configuration_and_a_keyword_goes_first(rides:
     text = counted(rides).explain()
     assert str(rides.folder / "by-spark") in text
     assert "3 subtasks" in text
-    assert "1 GiB per host: 512 MiB for the host's cache, 256 MiB for each of 2 task slots" in text
+    assert "1 GiB per host: 512 MiB for the host cache, 256 MiB for each of 2 task slots" in text
     text = counted(rides, state=rides.state, memory="2g", settings={"cache_share": 0.25}).explain()
     assert str(rides.state) in text
-    assert "2 GiB per host: 512 MiB for the host's cache, 768 MiB for each of 2 task slots" in text
+    assert "2 GiB per host: 512 MiB for the host cache, 768 MiB for each of 2 task slots" in text
 
 
 def test_the_session_of_a_source_may_say_where_the_state_is(rides: Any, conf: Any) -> None:

@@ -27,7 +27,7 @@ from statebed.spark.session import WORKER_DAEMON
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 MIB = 1 << 20
 BUDGET = 16 * MIB
-"""Budget of a task slot: half of 64 MiB is for the host's cache, and there are two slots."""
+"""Budget of a task slot: half of 64 MiB is for the host cache, and there are two slots."""
 EPOCHS, ROWS, WIDTH = 6, 7_000, 4_000
 LOOK_SECONDS = 0.005
 LIST_EVERY = 20

@@ -75,7 +75,7 @@ class Settings:
         default=None,
         metadata=_about(
             value_types.size(1),
-            "memory for the state of this job on one host: a share for the host's cache, the rest for its task slots",
+            "memory for the state of this job on one host: a share for the host cache, the rest for its task slots",
             otherwise="a quarter of the host's memory, at most 4 GiB; or 512 MiB per task slot if that is more",
         ),
     )
@@ -162,16 +162,16 @@ class Settings:
         default=None,
         metadata=_about(
             value_types.FOLDER,
-            "folder of the host's cache, on a local disk",
+            "folder of the host cache, on a local disk",
             otherwise="`statebed/host-cache` in `XDG_CACHE_HOME` of each host, else in `~/.cache`",
         ),
     )
     cache_share: float = field(
-        default=0.5, metadata=_about(value_types.share(0.9), "part of `memory` for the host's cache")
+        default=0.5, metadata=_about(value_types.share(0.9), "part of `memory` for the host cache")
     )
     cache_limit: int = field(
         default=20 << 30,
-        metadata=_about(value_types.size(1 << 20), "disk space of the host's cache, at most a quarter of the disk"),
+        metadata=_about(value_types.size(1 << 20), "disk space of the host cache, at most a quarter of the disk"),
     )
     compaction_every: int = field(
         default=32,

@@ -1030,7 +1030,7 @@ class TableFigures(_message.Message):
     memory_bytes: _builtins.int
     """at the end of the epoch"""
     disk_bytes: _builtins.int
-    """spilled, or in the host's cache"""
+    """spilled, or in the host cache"""
     store_bytes: _builtins.int
     """size of live data files"""
     files: _builtins.int
@@ -1061,7 +1061,7 @@ Global___TableFigures: _TypeAlias = TableFigures  # noqa: Y015
 
 @_typing.final
 class HostFigures(_message.Message):
-    """Peak memory of one worker process in this epoch, and the host's cache."""
+    """Peak memory of one worker process in this epoch, and the host cache."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

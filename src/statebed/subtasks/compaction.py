@@ -19,7 +19,7 @@ from statebed.storage import ObjectStore
 
 DEFAULT_BYTES = 256 << 20
 MAX_WARMED = 4
-"""State larger than this many times `max_bytes` is not copied to the host's cache."""
+"""State larger than this many times `max_bytes` is not copied to the host cache."""
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,7 @@ def test_stopping_a_job_that_is_not_running_does_nothing(job: MaintainedJob) -> 
     ended(job)
     before = job.run.head.epoch
     done = stop_job(live_log(job), drain=False, through=Through.LIVE_RUN, timeout_s=60)
-    assert (done.through, done.epoch) == (Through.NOBODY, before)
+    assert (done.through, done.epoch) == (Through.NO_RUN, before)
     with pytest.raises(InputError, match=r"not running.*windows"):
         stop_job(live_log(job), drain=True, through=Through.LIVE_RUN, timeout_s=60)
     assert live_log(job).recover().last_number == before
@@ -371,7 +371,7 @@ def test_a_job_whose_process_was_killed_on_this_machine_is_changed_at_once(job: 
     driver.communicate()
     begun = time.monotonic()
     stopped = stop_job(log, drain=False, through=Through.LIVE_RUN, timeout_s=60)
-    assert stopped.through is Through.NOBODY
+    assert stopped.through is Through.NO_RUN
     made = create_savepoint(log, "monday", through=Through.LIVE_RUN, timeout_s=60)
     assert made.through is Through.IDLE_JOB
     assert time.monotonic() - begun < 5

@@ -42,7 +42,7 @@ def test_p4_cache_and_tasks_together_never_exceed_the_memory_of_the_host(memory:
 
 def test_the_budget_is_told_in_words() -> None:
     assert host_budget(2 * GIB, 2).described() == (
-        "2 GiB per host: 1 GiB for the host's cache, 512 MiB for each of 2 task slots"
+        "2 GiB per host: 1 GiB for the host cache, 512 MiB for each of 2 task slots"
     )
     assert host_budget(GIB, 1, cache_share=0).described().endswith("1 GiB for the only task slot")
 

@@ -1,4 +1,4 @@
-"""A host's cache under many processes that add, read and evict, some of which are killed at any moment."""
+"""A host cache under many processes that add, read and evict, some of which are killed at any moment."""
 
 import os
 import random

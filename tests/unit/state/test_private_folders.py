@@ -1,4 +1,4 @@
-"""Folders for spilled state and for the host's cache: no other user may be able to replace them."""
+"""Folders for spilled state and for the host cache: no other user may be able to replace them."""
 
 import os
 from collections.abc import Callable

@@ -215,7 +215,7 @@ _looked_up: dict[str, tuple[float, int]] = {}
 
 
 def _used(cache: HostCache) -> int:
-    """Return the bytes of the host's cache, measured only now and then because there may be many files."""
+    """Return the bytes of the host cache, measured only now and then because there may be many files."""
     at, used = _looked_up.get(str(cache.folder), (-_LOOK_SECONDS, 0))
     if time.monotonic() - at >= _LOOK_SECONDS:
         used = cache.used

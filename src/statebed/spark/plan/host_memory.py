@@ -39,7 +39,7 @@ class HostBudget:
     memory_bytes: int
     slots: int
     cache_bytes: int
-    """Maximum memory of the host's cache."""
+    """Maximum memory of the host cache."""
     per_task_bytes: int
     """Memory budget of each task's state."""
 
@@ -47,7 +47,7 @@ class HostBudget:
         """Description for `explain()`."""
         slots = "the only task slot" if self.slots == 1 else f"each of {self.slots} task slots"
         return (
-            f"{binary_size(self.memory_bytes)} per host: {binary_size(self.cache_bytes)} for the host's cache, "
+            f"{binary_size(self.memory_bytes)} per host: {binary_size(self.cache_bytes)} for the host cache, "
             f"{binary_size(self.per_task_bytes)} for {slots}"
         )
 

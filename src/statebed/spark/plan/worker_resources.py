@@ -1,5 +1,5 @@
 """Resources of tasks, and those shared by the tasks of a worker process: the memory budget, the folder for spilled
-state, the host's cache, the heap of Python objects.
+state, the host cache, the heap of Python objects.
 
 The driver computes plain numbers, which are shipped with tasks. A worker creates the resources when a task first needs
 them, and keeps them for later tasks.

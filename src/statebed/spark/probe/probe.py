@@ -2,7 +2,7 @@
 
 Each executor must have the same statebed, Python and pyarrow as the driver: files are named by their bytes, which
 depend on pyarrow. It must read what the driver wrote to the state, and the driver must read what it writes. It must
-have a folder for the host's cache. Local Spark on the driver's own Python can only differ in the folder, and is not
+have a folder for the host cache. Local Spark on the driver's own Python can only differ in the folder, and is not
 probed.
 
 The task is pickled by value, because the executor may lack statebed. Executors that are added after the start are not
@@ -270,7 +270,7 @@ def _of_places(answer: Answer, *, state: str) -> tuple[str, str] | None:
         return f"it cannot use the state at {state}: {problems['state']}", f"{fix}, and give them its credentials"
     if "cache" in problems:
         return (
-            f"user {answer['user']} cannot use the folder of the host's cache: {problems['cache']}",
+            f"user {answer['user']} cannot use the folder of the host cache: {problems['cache']}",
             "set cache_folder to a folder on a local disk that this user can write to",
         )
     return None
@@ -299,7 +299,7 @@ def _check_cache_here(wanted: Mapping[str, Any], *, job_id: str) -> None:
         probe_task.try_cache(wanted["cache_folder"], firm=wanted["cache_folder_is_firm"])
     except OSError as error:
         raise InputError(
-            f"cannot use the folder of the host's cache: {error}",
+            f"cannot use the folder of the host cache: {error}",
             where=f"job {job_id}",
             fix="set cache_folder to a folder on a local disk that this user can write to",
         ) from error

@@ -106,7 +106,7 @@ def executor_id() -> str:
 
 
 def try_cache(folder: str | None, *, firm: bool) -> str:
-    """Try to use the folder of the host's cache and return its path."""
+    """Try to use the folder of the host cache and return its path."""
     path: pathlib.Path = importlib.import_module("statebed.spark.plan.host_memory").cache_path(folder, firm=firm)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path, prefix=".probe-") as file:

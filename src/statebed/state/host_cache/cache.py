@@ -197,7 +197,7 @@ class HostCache:
     def _failed(self, what: str, error: BaseException) -> None:
         self.counts.failures += 1
         self._rests_until = time.monotonic() + _RESTS_SECONDS
-        _log.warning("cannot %s the host's cache %s, continuing without it: %s", what, self.folder, error)
+        _log.warning("cannot %s the host cache %s, continuing without it: %s", what, self.folder, error)
 
 
 def is_address_space_limited() -> bool:

@@ -1,4 +1,4 @@
-"""The folder of a host's cache. Space in it is reserved under a file lock, and freed by removing the least recently
+"""The folder of a host cache. Space in it is reserved under a file lock, and freed by removing the least recently
 read files.
 
     lock                 its lock, which contains an upper bound of the bytes in use
@@ -87,7 +87,7 @@ class CacheFolder:
         """Create the folder, private to this user. Raise if another user could read or replace it."""
         check_parents(self.path)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_private(self.path, what="the folder of the host's cache")
+        check_private(self.path, what="the folder of the host cache")
 
     def used(self) -> int:
         """Return the total size of the files, by scanning them."""

@@ -1,4 +1,4 @@
-"""Data files of a keyed table as runs in the host's cache: mapped, with an index, and searched without decoding them.
+"""Data files of a keyed table as runs in the host cache: mapped, with an index, and searched without decoding them.
 
 Files that a checkpoint writes are added to the cache immediately, so a process that restores the next epoch on this
 host decodes nothing. Any other file is copied when it is first needed, one row group at a time: the whole file or, if

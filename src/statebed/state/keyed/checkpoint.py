@@ -97,7 +97,7 @@ class TakenChanges:
         return KeyedCheckpoint(metadata=durable.metadata(subtask_index), uploads=tuple(uploads))
 
     def _kept_bytes(self, piece_bytes: int, max_bytes: int) -> int:
-        """Return the memory for pieces that wait for the host's cache: none if they are only one, or too large.
+        """Return the memory for pieces that wait for the host cache: none if they are only one, or too large.
 
         Rows of files are up to twice as large as those of blocks.
         """

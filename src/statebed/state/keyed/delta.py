@@ -46,7 +46,7 @@ def write_delta(
     changed.
 
     `older` reads the rows of the merged deltas (`DurableRows.older`). Up to `kept_bytes` of pieces stay in memory until
-    the end, for the host's cache, which would otherwise decode the new file.
+    the end, for the host cache, which would otherwise decode the new file.
     """
     spans = _spans(blocks, older.extents, piece_bytes=piece_bytes)
     pieces = _pieces(blocks, spans, table, older.read, sequence=durable.next_sequence)

@@ -429,7 +429,7 @@ class KeyedView:
         return max(1, self._memory.budget // SEGMENTS_IN_BUDGET)
 
     def warm(self) -> None:
-        """Copy all files to the host's cache, so that the next process that is restored from them decodes nothing."""
+        """Copy all files to the host cache, so that the next process that is restored from them decodes nothing."""
         self._durable.copies(self.owned)
 
     def release(self, wanted_bytes: int) -> int:

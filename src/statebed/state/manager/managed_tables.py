@@ -96,7 +96,7 @@ class ManagedTable(Protocol):
         """Leave files of epochs up to `epoch` to a compaction elsewhere, unless a checkpoint finds far too many."""
 
     def warm(self) -> None:
-        """Copy all its files into the host's cache, if there is one."""
+        """Copy all its files into the host cache, if there is one."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
         """Read what other subtasks wrote, if the table shows it."""

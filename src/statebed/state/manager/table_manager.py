@@ -278,7 +278,7 @@ class TableManager:
         return sum(table.due_bytes for table in self._tables.values())
 
     def warm(self) -> None:
-        """Copy all files into the host's cache."""
+        """Copy all files into the host cache."""
         for table in self._tables.values():
             table.warm()
 

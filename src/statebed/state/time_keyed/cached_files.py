@@ -1,4 +1,4 @@
-"""Copies of a time-keyed table's data files in the host's cache: mapped rows, of which a read takes only what it needs.
+"""Copies of a time-keyed table's data files in the host cache: mapped rows, of which a read takes only what it needs.
 
 Files that a checkpoint writes from memory enter the cache immediately. Any other file is copied on the first key
 lookup, because lookups happen in every epoch. It is copied one row group at a time: all of it or, if this subtask owns

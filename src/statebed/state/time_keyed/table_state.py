@@ -258,7 +258,7 @@ class TimeKeyedState:
         )
 
     def warm(self) -> None:
-        """Copy all files into the host's cache, if there is one."""
+        """Copy all files into the host cache, if there is one."""
         if self._images is not None:
             for file in self.live.files:
                 self._images.rows(file, make=True)

@@ -317,7 +317,7 @@ class TimeKeyedView:
         return sum(file.size for file in self._due_files(self._state.mergeable(), max_bytes=ALL_BYTES))
 
     def warm(self) -> None:
-        """Copy all files into the host's cache, so that the next subtask restored from them decodes nothing."""
+        """Copy all files into the host cache, so that the next subtask restored from them decodes nothing."""
         self._state.absorb()
         self._state.warm()
 

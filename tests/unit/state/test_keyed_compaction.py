@@ -163,6 +163,50 @@ def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers
     assert contents(world.restored([metadata])) == contents(world.view)
 
 
+def test_after_each_checkpoint_a_range_waits_for_several_deltas_with_as_many_rows_as_its_base(tiers: Tiers) -> None:
+    world = World(tiers)
+
+    def levels_after(ids: np.ndarray) -> list[int]:
+        world.write(ids, 1)
+        world.commit()
+        job = world.view.plan_compaction(max_bytes=1 << 30, often=True)
+        if job is None:
+            return []
+        edit = job.run()
+        world.view.offer_edit(edit)
+        return sorted({file.level for file in edit.inputs})
+
+    for number in range(MANY_DELTAS - 1):
+        assert levels_after(np.arange(number, 5000, 5)) == []
+        assert (world.view.plan_compaction(max_bytes=1 << 30) is not None) == (number > 0), "a round does not wait"
+    assert levels_after(np.arange(4, 5000, 5)) == [DELTA], "there is no base yet"
+    for number in range(MANY_DELTAS - 1):
+        assert levels_after(np.arange(number, 5000, 10)) == []
+    assert levels_after(np.arange(4, 5000, 10)) == [DELTA], "half the rows of the base become one delta"
+    for number in range(5, 8):
+        assert levels_after(np.arange(number, 5000, 10)) == []
+    assert levels_after(np.arange(4000)) == [DELTA, MERGED_DELTAS, BASE]
+    metadata = world.commit()
+    assert {file.level for file in metadata.files} == {BASE}
+    assert contents(world.restored([metadata])) == contents(world.view) == {number: number for number in range(5000)}
+
+
+@pytest.mark.parametrize("ids", ["new", "old"])
+def test_a_growing_state_rewrites_each_row_a_few_times(tiers: Tiers, ids: str) -> None:
+    world = World(tiers)
+    read_rows = 0
+    for number in range(40):
+        world.write(np.arange(1000) + (1000 * number if ids == "new" else 0), number)
+        world.commit()
+        job = world.view.plan_compaction(max_bytes=1 << 30, often=True)
+        if job is not None:
+            edit = job.run()
+            read_rows += sum(file.rows for file in edit.inputs)
+            world.view.offer_edit(edit)
+        assert len(deltas_of(world.view.metadata().files)) <= MAX_DELTAS
+    assert read_rows <= 40_000 * (2.5 if ids == "new" else 1.5)
+
+
 def test_files_that_share_no_rows_are_not_compacted(tiers: Tiers) -> None:
     world = World(tiers)
     world.write(np.arange(1000), 1)

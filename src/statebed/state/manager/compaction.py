@@ -132,11 +132,13 @@ class Compactor:
         # A result based on files that a waiting result replaces would be discarded.
         tables = [table for table in self._tables if table not in waiting]
         try:
-            return self._compact(tables, max_bytes=self._options.max_compaction_bytes)
+            return self._compact(tables, max_bytes=self._options.max_compaction_bytes, often=True)
         except Exception:  # noqa: BLE001 - it is counted and logged; the files stay, and the state is whole
             return CompactionReport()
 
-    def _compact(self, tables: Sequence[ManagedTable], *, max_bytes: int | None) -> CompactionReport:
+    def _compact(
+        self, tables: Sequence[ManagedTable], *, max_bytes: int | None, often: bool = False
+    ) -> CompactionReport:
         report = CompactionReport()
         for table in sorted(
             tables, key=lambda candidate: (self._turns.get(candidate.config.name, 0), -candidate.due_bytes)
@@ -145,7 +147,7 @@ class Compactor:
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
             try:
-                job = table.plan_compaction(left, not report.compactions)
+                job = table.plan_compaction(left, not report.compactions, often)
                 if job is None:
                     continue
                 # A failed compaction counts as a turn; otherwise it would block all other tables.

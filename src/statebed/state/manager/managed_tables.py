@@ -75,10 +75,11 @@ class ManagedTable(Protocol):
     def apply(self, data: Data) -> None:
         """Apply the data of a message."""
 
-    def plan_compaction(self, max_bytes: int | None, alone: bool, /) -> CompactionJob | None:
+    def plan_compaction(self, max_bytes: int | None, alone: bool, often: bool, /) -> CompactionJob | None:
         """Return the compaction that is due, of at most `max_bytes` (None: everything that can be compacted), or None.
 
         `alone`: no other table is compacted in this round, so return at least the smallest compaction, however large.
+        `often`: this is called after each checkpoint, so leave out what can wait.
         """
 
     def offer_edit(self, edit: Edit) -> None:
@@ -134,7 +135,7 @@ class ManagedGlobalTable(GlobalKeyedTable):
     ) -> None:
         super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
 
-    def plan_compaction(self, max_bytes: int | None, _alone: bool, /) -> CompactionJob | None:
+    def plan_compaction(self, max_bytes: int | None, _alone: bool, _often: bool, /) -> CompactionJob | None:
         if max_bytes is None:
             self.compact_data()
         return None
@@ -221,8 +222,11 @@ class _RowTable(ABC, Generic[V]):
     def _names(self) -> tuple[list[str], list[str]]:
         """Return the names of the key columns and of the value columns."""
 
-    def plan_compaction(self, max_bytes: int | None, alone: bool, /) -> CompactionJob | None:
-        return self.view.plan_compaction(max_bytes=max_bytes or 1, everything=max_bytes is None, alone=alone)
+    def plan_compaction(self, max_bytes: int | None, alone: bool, often: bool, /) -> CompactionJob | None:
+        limit, everything = max_bytes or 1, max_bytes is None
+        if isinstance(self.view, KeyedView):
+            return self.view.plan_compaction(max_bytes=limit, everything=everything, alone=alone, often=often)
+        return self.view.plan_compaction(max_bytes=limit, everything=everything, alone=alone)
 
     def offer_edit(self, edit: Edit) -> None:
         self.view.offer_edit(edit)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -89,3 +90,26 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(listings, "summarise_jobs", stopped)
     assert main(["ls", "."]) == 130
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("ls {state} > /dev/full", 1, "cannot be written"),
+        ("--help > /dev/full", 1, "cannot be written"),
+        ("ls {state} --json | true", 0, ""),
+        ("ls {state} >&-", 0, ""),
+        ("ls {state}/nowhere 2>&-", 1, ""),
+        ("gc {state} rides --offline <&-", 1, "confirmation needed, but stdin is not a terminal"),
+    ],
+)
+def test_streams_that_are_closed_or_full_are_no_traceback(
+    rides: Path, monkeypatch: pytest.MonkeyPatch, line: str, code: int, said: str
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is buffered is written at the end of the process
+    command = f"{sys.executable} -m statebed.cli {line.format(state=rides)}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert said in done.stderr
+    assert done.returncode == code

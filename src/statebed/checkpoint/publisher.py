@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from statebed.checkpoint.given_up import is_given_up
 from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
 from statebed.errors import SinkError, SinkUnavailableError
@@ -105,7 +106,8 @@ class Publisher:
     """Publishes the epochs of one run to the sinks of its job.
 
     `starts` tells, by sink, what to do if it lacks epochs that are no longer retained. `abandon` lists sinks that the
-    job no longer has and whose unpublished epochs are given up; `skip` gives up, by sink, those up to an epoch.
+    job no longer has and whose unpublished epochs are given up; `skip` gives up, by sink, an epoch and those before it
+    that were never published.
     `rebuilds` holds, by sink, a function that rebuilds it from state, or the reason why that is impossible.
     """
 
@@ -125,6 +127,8 @@ class Publisher:
         self._abandon = frozenset(abandon)
         self._skip = skip
         self._rebuilds = rebuilds
+        self._published_before: dict[str, int] = {}
+        """Newest epoch that each sink got from earlier runs."""
         self._logger = _logger.about(job=run.job_id, run=run.number)
         check_choices(starts, self._abandon, skip, sinks=self._sinks, newest=data_epoch_of(run.head), job_id=run.job_id)
 
@@ -169,6 +173,7 @@ class Publisher:
 
     def _plan(self, sink: Sink, position: SinkPosition | None) -> SinkPlan:
         facts = self._run.sink_facts(sink.sink_id, self._identity(sink, position), position)
+        self._published_before[sink.sink_id] = facts.published
         rebuild = self._rebuilds.get(sink.sink_id, NOT_IN_STATE)
         return plan_sink(
             facts,
@@ -275,7 +280,11 @@ class Publisher:
         return 1
 
     def _is_skipped(self, record: pb.CheckpointMetadata, sink_id: str) -> bool:
-        return record.epoch <= self._skip.get(sink_id, 0)
+        """Return whether the user gave up the epoch. One that the sink had, and lost since, is published again."""
+        epoch, last = record.epoch, self._skip.get(sink_id, 0)
+        if epoch >= last:
+            return epoch == last
+        return epoch > self._published_before.get(sink_id, 0) or is_given_up(self._run.store, epoch, sink_id)
 
     def _mark(self, record: pb.CheckpointMetadata, sink_id: str) -> None:
         entry = next(entry for entry in record.sinks if entry.sink_id == sink_id)

@@ -285,9 +285,11 @@ class Run:
         self._mark(epoch, sink_id, given_up=False)
 
     def mark_given_up(self, epoch: int, sink_id: str, *, rows: int) -> None:
-        """Write the marker that the sink has the epoch without its rows; the next record counts them."""
+        """Write the marker that the sink has the epoch without its rows; the next record counts them, once."""
+        counts = self._given_up.setdefault(sink_id, GivenUpEpochs())
+        if counts.anew or not is_given_up(self._log.store, epoch, sink_id):
+            counts.add(epoch, rows)
         self._mark(epoch, sink_id, given_up=True)
-        self._given_up.setdefault(sink_id, GivenUpEpochs()).add(epoch, rows)
 
     def _mark(self, epoch: int, sink_id: str, *, given_up: bool) -> None:
         now_us = self.environment.now_us()

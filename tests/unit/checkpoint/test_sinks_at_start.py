@@ -490,6 +490,42 @@ def test_an_epoch_that_was_given_up_and_is_published_after_all_is_not_counted(pl
     assert not given_up_rows(log, head)
 
 
+@pytest.mark.parametrize("choices", [{}, {"starts": {"table": SinkStart.REBUILD}}])
+def test_p9_a_choice_to_skip_that_stays_in_the_program_gives_up_no_epoch_that_the_sink_had(
+    place: Place, choices: dict[str, object]
+) -> None:
+    """The target is restored from a backup that is older than the epoch which was given up, or is lost."""
+    sink = RefusingSink("table", refused=5)
+    run = place.open()
+    publisher = begin(run, sink)
+    for _ in range(6):
+        place.commit(run, sinks=("table",))
+    with pytest.raises(SinkError):
+        publisher.publish_pending()
+    begin(place.open(), sink, skip={"table": 5})
+    assert sink.written == [2, 3, 4, 6, 7]
+    if choices:
+        sink = RefusingSink("table", refused=5)
+    else:
+        sink.position, sink.rows = SinkPosition(1, 2), {2: sink.rows[2]}
+    run = place.open()
+    begin(run, sink, skip={"table": 5}, **choices)
+    assert sink.written == [2, 3, 4, 6, 7]
+    place.commit(run, sinks=("table",))
+    (history,) = place.open().head.sink_histories
+    assert (history.epochs_given_up, history.rows_given_up, history.last_given_up) == (1, 1, 5)
+
+
+def test_a_choice_to_skip_gives_up_all_epochs_that_the_sink_never_had(place: Place) -> None:
+    sink = RefusingSink("table", refused=3)
+    refused_epoch(place, sink)
+    begin(place.open(), sink, skip={"table": 4})
+    assert sink.written == [2]
+    sink.position = SinkPosition(1, 2)  # restored from a backup
+    begin(place.open(), sink, skip={"table": 4})
+    assert sink.written == [2]
+
+
 def test_epochs_to_skip_are_those_of_sinks_and_epochs_that_exist(place: Place, sink: PlacedSink) -> None:
     history(place, sink, epochs=2)
     with pytest.raises(InputError, match="skip= names 'other'"):

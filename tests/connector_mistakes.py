@@ -65,7 +65,8 @@ PUBLISHED = Section(
     "Epoch 2 has the rows `('ann', 1)` and `('ann', 2)` of a stream with the columns `driver` and `n`, and\n"
     "`published(kind)` publishes them; `called(f)` publishes them to a function sink, `twice(kind)` with the key\n"
     "`driver`, which is not unique. `shared(kind)` publishes them from two jobs to one target, `changed(kind)` to\n"
-    "a target that has other columns, `deleted(kind)` after the target was deleted while the job ran.",
+    "a target that has other columns, `updated(kind)` as changes by `driver` to a target that has these rows, and\n"
+    "`deleted(kind)` after the target was deleted while the job ran.",
     (
         "called(lambda rows, epoch: rows['fare'])",
         "twice('sqlite', path='out.db', table='results')",
@@ -73,8 +74,11 @@ PUBLISHED = Section(
         "shared('parquet', path='shared')",
         "shared('sqlite', path='shared.db', table='results')",
         "shared('delta', path='shared_lake')",
+        "changed('parquet', path='changed')",
         "changed('sqlite', path='changed.db', table='results')",
         "changed('delta', path='changed_lake')",
+        "updated('parquet', path='updated')",
+        "updated('sqlite', path='updated.db', table='results')",
         "deleted('parquet', path='gone')",
         "deleted('sqlite', path='gone.db', table='results')",
         "deleted('delta', path='gone_lake')",

@@ -237,6 +237,10 @@ def published_names(folder: Path) -> dict[str, Any]:
         target.open(2)
         target.publish(publication(2, 3, rows))
 
+    def updated(kind: str, **options: Any) -> None:
+        publish(sink(kind, appended, **options))
+        sink(kind, keyed, key="driver", **options).open(2)
+
     def deleted(kind: str, *, path: str, **options: Any) -> None:
         target = sink(kind, appended, path=path, **options)
         publish(target)
@@ -252,6 +256,7 @@ def published_names(folder: Path) -> dict[str, Any]:
         "twice": twice,
         "shared": shared,
         "changed": changed,
+        "updated": updated,
         "deleted": deleted,
     }
 

@@ -15,7 +15,7 @@ from statebed import errors
 
 SOURCE = Path(errors.__file__).parent
 UNLISTED = Path(__file__).with_name("unlisted_errors.txt")
-MOST = 237
+MOST = 236
 """Number of errors in that file at most. Lower it when one of them is listed."""
 REASONS = {
     "needs a damaged file or state",

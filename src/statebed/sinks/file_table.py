@@ -8,10 +8,9 @@ subclasses decide what the files contain.
 """
 
 import abc
-import contextlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, StatebedError
 from statebed.format.digest import crc32c
+from statebed.logs import id_logger
 from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink
@@ -36,9 +36,13 @@ from statebed.sinks.manifest import (
 from statebed.sinks.places import Place, real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
-_GENERATION = re.compile(r"g([0-9]+)-")
+_GENERATION = re.compile(r"g([0-9]{1,9})-(?![0-9]+\.)")
+"""Prefix of files that were written after a rollback. `g9-0.{digest}.parquet` has none: its operator is called g9."""
 _APPEND_ATTEMPTS = 100
 """Number of attempts to append an entry when another one takes its number."""
+
+
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ class FileTableSink(BaseSink, abc.ABC):
     @abc.abstractmethod
     def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:
         """Yield the files of an epoch. `first` is set if the table has no file yet."""
+
+    def schema_from(self, state: TableState) -> pa.Schema:  # noqa: ARG002 - for tables whose columns may change
+        """Return the columns of the table from this run on."""
+        return self._schema
 
     @property
     def url(self) -> str:
@@ -103,9 +111,11 @@ class FileTableSink(BaseSink, abc.ABC):
         for _ in range(_APPEND_ATTEMPTS):
             if before.number and before.run >= run:
                 raise self.fenced(run, before.run, where=self.url)
-            entry = self._entry("open", run=run, epoch=before.epoch, state=before, schema=encode_schema(self._schema))
+            schema = encode_schema(self.schema_from(before))
+            entry = self._entry("open", run=run, epoch=before.epoch, state=before, schema=schema)
             if self._manifest.append(entry, to=before):
                 self._manifest.sweep()
+                self._finish_rollback(before)
                 return before.position
             before = self._checked()
         raise self.fenced(run, before.run, where=self.url)
@@ -122,16 +132,34 @@ class FileTableSink(BaseSink, abc.ABC):
     def _retract(self, run: int, epoch: int) -> None:
         while True:
             state = self._checked(run)
-            if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state), to=state):
+            # Files written after the rollback have names that none of these has, so these can never become visible
+            # again. They include files that a crash left before they became visible: readers that list the folder
+            # would see them.
+            stale = self._files_after(epoch)
+            newest = max((_generation_of(path) for path in stale), default=0)
+            following = replace(state, generation=max(state.number, state.generation, newest) + 1)
+            entry = self._entry("rollback", run=run, epoch=epoch, state=following)
+            if self._manifest.append(entry, to=state):
                 break
-        # Files written after a rollback have other names, so these can never become visible again. Files that a crash
-        # left before they became visible are deleted too: readers that glob the folder would see them.
-        for folder in self._store.list_level("").folders:
-            if _epoch_of(folder) > epoch:
-                for info in self._store.list_level(folder).objects:
-                    if _generation_of(info.path) <= state.generation:
-                        with contextlib.suppress(StatebedError):
-                            self._store.delete(info.path)
+        self._delete(stale)
+
+    def _finish_rollback(self, state: TableState) -> None:
+        """Delete the files of a rollback whose process died before it had deleted all of them."""
+        if state.generation:
+            self._delete([path for path in self._files_after(state.epoch) if _generation_of(path) < state.generation])
+
+    def _files_after(self, epoch: int) -> list[str]:
+        """Return the paths of all files in the folders of later epochs."""
+        later = [folder for folder in self._store.list_level("").folders if _epoch_of(folder) > epoch]
+        return [info.path for folder in later for info in self._store.list_level(folder).objects]
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        """Delete invisible files. One that cannot be deleted only wastes space, unless a reader lists the folder."""
+        try:
+            self._store.delete_many(paths)
+        except StatebedError as error:
+            logger = _logger.about(sink=self.sink_id)
+            logger.warning("invisible files of the table %s could not be deleted: %s", self.url, error.what)
 
     def publish(self, publication: Publication) -> None:
         """Copy the files, then make them visible with a single entry."""
@@ -154,6 +182,8 @@ class FileTableSink(BaseSink, abc.ABC):
             files = tuple(self._copy(publication.epoch, content, state.generation) for content in contents)
             entry = self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
             if self._manifest.append(entry, to=state):
+                if not files:  # the epoch is skipped, and a failed publication may have left some of its files
+                    self._delete([info.path for info in self._store.list_level(epoch_folder(entry.epoch)).objects])
                 return
         raise self.fenced(publication.run, self._manifest.refresh().run, where=self.url)
 

@@ -40,9 +40,17 @@ class ParquetTableSink(FileTableSink):
     def _checked(self, run: int | None = None) -> TableState:
         """See `FileTableSink._checked`; also raise InputError if the rows of the table have other types."""
         state = super()._checked(run)
-        if run is not None or not state.schema or not (state.pages or state.tail):
+        if run is not None or not (stored := self._stored_schema(state)):
             return state
-        stored = decode_schema(state.schema, where=self.url)
+        if (WEIGHT in stored.names) != (WEIGHT in self._schema.names):
+            held, now = "rows that were only added", f"changes with {WEIGHT}"
+            if WEIGHT in stored.names:
+                held, now = now, held
+            raise InputError(
+                f"the table holds {held}, but the stream now has {now}: readers could not add them up",
+                where=self.url,
+                fix="give the table another path; or remove the folder, and the next start lists the choices",
+            )
         for field in self._schema:
             place = stored.get_field_index(field.name)
             kinds = {field.type, field.type if place < 0 else stored.field(place).type} - {pa.null()}
@@ -54,6 +62,16 @@ class ParquetTableSink(FileTableSink):
                     fix=f"cast it to {kind}, give it another name, or the table another path",
                 )
         return state
+
+    def schema_from(self, state: TableState) -> pa.Schema:
+        """Return the columns of this run and those that only older rows have, which keep their types."""
+        stored = self._stored_schema(state)
+        return pa.unify_schemas([self._schema, stored]) if stored else self._schema
+
+    def _stored_schema(self, state: TableState) -> pa.Schema | None:
+        """Return the columns of the table's rows, or None if it has none."""
+        has_rows = state.schema and (state.pages or state.tail)
+        return decode_schema(state.schema, where=self.url) if has_rows else None
 
     def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:  # noqa: ARG002 - all alike
         for file in publication.files:

@@ -24,15 +24,15 @@ def sink(path: str, *, job_id: str = "rides") -> ParquetTableSink:
     return ParquetTableSink(sink_id="out", path=path, job_id=job_id, schema=SCHEMA)
 
 
-def publication(run: int, epoch: int, *values: int) -> Publication:
-    store = MemoryStore()
+def publication(run: int, epoch: int, *values: int, operator: str = "op") -> Publication:
+    store, path = MemoryStore(), f"a/{operator}-0.d1.parquet"
     files = []
     if values:
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table({"n": list(values)}, schema=SCHEMA), buffer)
         data = buffer.getvalue().to_pybytes()
-        store.put("a/op-0.d1.parquet", data)
-        files.append(pb.OutboxFile(path="a/op-0.d1.parquet", size=len(data), rows=len(values), crc32c=crc32c(data)))
+        store.put(path, data)
+        files.append(pb.OutboxFile(path=path, size=len(data), rows=len(values), crc32c=crc32c(data)))
     return Publication(
         run=run, epoch=epoch, record=pb.CheckpointMetadata(), files=tuple(files), commit_data=(), store=store
     )

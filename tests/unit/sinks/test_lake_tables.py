@@ -432,6 +432,30 @@ def test_an_epoch_that_is_skipped_advances_the_position_and_changes_no_row(lake:
     assert lake.rows() == [("a", 1), ("c", 1)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ({}, {"changes": True}, "no _weight, which later rows would have"),
+        ({"changes": True}, {}, "_weight, which later rows would lack"),
+        ({"changes": True}, {"changes": True, "key": "k"}, "_weight, which later rows would lack"),
+        ({"changes": True, "key": "k"}, {"changes": True}, "no _weight, which later rows would have"),
+        ({}, {"changes": True, "key": "k", "form": "row_kind"}, "no row_kind, which later rows would have"),
+    ],
+)
+def test_p9_a_table_has_no_rows_of_two_forms(
+    lake: Lake, first: dict[str, Any], second: dict[str, Any], problem: str
+) -> None:
+    """A reader that adds up the weights would drop all rows that have none."""
+    sink, other = lake.sink(COLUMNS, **first), lake.sink(COLUMNS, **second)
+    sink.open(1)
+    sink.publish(publication(1, 2, changed(("a", 1, 1)) if first else rows(("a", 1))))
+    for refused in (other.peek, lambda: other.open(3)):
+        with pytest.raises(InputError, match=f"its rows have {problem}"):
+            refused()
+    assert lake.rows()[0][:2] == ("a", 1)
+    assert sink.peek() == SinkPosition(run=1, epoch=2)
+
+
 def test_a_row_that_delta_refuses_is_left_out_on_request(delta: Lake) -> None:
     sink = delta.sink(COLUMNS, partition_by=["k"])
     sink.open(1)

@@ -1,7 +1,7 @@
 """The Parquet table: exactly once, fenced, rolled back when asked, plain files."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
@@ -15,11 +15,17 @@ from statebed.sinks import read_table, table_files
 from statebed.sinks.manifest.table_state import TAIL_ENTRIES
 from statebed.sinks.parquet_table import ParquetTableSink
 from statebed.storage import ObjectStore, get_storage_provider
+from statebed.testing.faults import SimulatedCrash
 
 
 @pytest.fixture
 def path() -> str:
     return new_path()
+
+
+def parquet_files(path: str) -> list[str]:
+    """Return the files that a reader finds who lists the folder."""
+    return [info.path for info in get_storage_provider(path).list("") if info.path.endswith(".parquet")]
 
 
 def test_an_epoch_is_added_once_however_often_it_is_published(path: str) -> None:
@@ -73,8 +79,7 @@ def test_a_rollback_takes_back_the_epochs_after_it_and_removes_their_files(path:
     forked.publish(publication(5, 6, 60))
     assert rows(path) == [20, 60]
     assert len(table_files(path)) == 2
-    data = [info.path for info in get_storage_provider(path).list("") if info.path.endswith(".parquet")]
-    assert len(data) == 2
+    assert len(parquet_files(path)) == 2
 
 
 def test_p3_a_run_superseded_in_mid_rollback_cannot_remove_an_epoch_that_came_back(path: str) -> None:
@@ -84,12 +89,12 @@ def test_p3_a_run_superseded_in_mid_rollback_cannot_remove_an_epoch_that_came_ba
     zombie.publish(publication(1, 2, 10))
     zombie.publish(publication(1, 3, 11))
     newer = sink(path)
-    delete = zombie._store.delete
+    delete_many = zombie._store.delete_many
 
-    def sleepy_delete(name: str) -> None:
+    def sleepy_delete(names: Sequence[str]) -> None:
         newer.open(5)
         newer.publish(publication(5, 3, 11))
-        delete(name)
+        delete_many(names)
 
     zombie._store = _With(zombie._store, sleepy_delete)  # type: ignore[assignment]  # all other verbs pass through
     zombie.roll_back(1, 2)
@@ -99,9 +104,9 @@ def test_p3_a_run_superseded_in_mid_rollback_cannot_remove_an_epoch_that_came_ba
 class _With:
     """A store with another way to delete."""
 
-    def __init__(self, store: ObjectStore, delete: Callable[[str], None]) -> None:
+    def __init__(self, store: ObjectStore, delete_many: Callable[[Sequence[str]], None]) -> None:
         self._store = store
-        self.delete = delete
+        self.delete_many = delete_many
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
@@ -136,10 +141,73 @@ def test_a_rollback_removes_files_that_a_crash_left_before_they_were_visible(pat
     for epoch in (2, 3):
         table.publish(publication(1, epoch, epoch))
     store.put("epoch=000000000004/op-0.d1.parquet", b"copied, and then the driver died")
-    store.put("epoch=000000000004/g99-op-0.d1.parquet", b"of a newer run")
+    store.put("epoch=000000000004/g99-op-0.d1.parquet", b"listed by a manifest that was deleted")
     table.roll_back(1, 2)
-    left = [info.path for info in store.list("") if info.path.endswith(".parquet")]
-    assert left == ["epoch=000000000002/op-0.d1.parquet", "epoch=000000000004/g99-op-0.d1.parquet"]
+    assert parquet_files(path) == ["epoch=000000000002/op-0.d1.parquet"]
+    table.publish(publication(1, 4, 4))
+    assert parquet_files(path)[1:] == ["epoch=000000000004/g100-op-0.d1.parquet"]  # no deleted file has that name
+
+
+def test_a_rollback_removes_files_of_an_operator_whose_name_looks_like_a_generation(path: str) -> None:
+    """Files of the operator g9 are called like those that were written after the ninth entry of the manifest."""
+    table = sink(path)
+    table.open(1)
+    for epoch in (2, 3, 4):
+        table.publish(publication(1, epoch, epoch, operator="g9"))
+    table.roll_back(1, 2)
+    assert parquet_files(path) == ["epoch=000000000002/g9-0.d1.parquet"]
+    table.publish(publication(1, 5, 5, operator="g9"))
+    table.roll_back(1, 2)
+    assert parquet_files(path) == ["epoch=000000000002/g9-0.d1.parquet"]
+
+
+def test_p5_a_table_that_is_rebuilt_has_no_file_of_a_manifest_that_was_deleted(path: str) -> None:
+    """Readers that list the folder would see the rows twice."""
+    table, store = sink(path), get_storage_provider(path)
+    table.open(1)
+    for epoch in (2, 3):
+        table.publish(publication(1, epoch, epoch))
+    table.roll_back(1, 2)
+    table.publish(publication(1, 5, 5))
+    assert parquet_files(path)[1].startswith("epoch=000000000005/g")
+    for run in (6, 8):  # the second time, the numbers of the manifest's entries are the same again
+        store.delete_many([info.path for info in store.list("_statebed")])
+        table = sink(path)
+        table.open(run)
+        table.clear(run)
+        assert parquet_files(path) == []
+        for epoch in (2, 5):
+            table.publish(publication(run, epoch, epoch))
+        assert [f"{store.url}/{name}" for name in parquet_files(path)] == table_files(path)
+
+
+def test_p5_a_rollback_whose_process_died_is_finished_by_the_next_run(path: str) -> None:
+    table = sink(path)
+    table.open(1)
+    for epoch in (2, 3, 4):
+        table.publish(publication(1, epoch, epoch))
+
+    def die(_: Sequence[str]) -> None:
+        raise SimulatedCrash
+
+    table._store = _With(table._store, die)  # type: ignore[assignment]  # all other verbs pass through
+    with pytest.raises(SimulatedCrash):
+        table.roll_back(1, 2)
+    assert len(parquet_files(path)) == 3
+    following = sink(path)
+    following.open(5)
+    assert parquet_files(path) == ["epoch=000000000002/op-0.d1.parquet"]
+
+
+def test_p5_an_epoch_that_is_skipped_leaves_no_file_of_a_failed_publication(path: str) -> None:
+    table, store = sink(path), get_storage_provider(path)
+    table.open(1)
+    table.publish(publication(1, 2, 2))
+    store.put("epoch=000000000003/op-0.d1.parquet", b"copied, and then the disk was full")
+    table.skip(publication(1, 3, 3, 33))
+    assert parquet_files(path) == ["epoch=000000000002/op-0.d1.parquet"]
+    table.skip(publication(1, 2, 2))  # the table has it
+    assert rows(path) == [2]
 
 
 def test_an_epoch_without_rows_leaves_no_trace(path: str) -> None:
@@ -211,3 +279,33 @@ def test_a_column_of_another_type_is_refused_before_anything_is_written(path: st
             refused()
     of(pa.int64(), pa.field("added", pa.string())).open(5)
     assert rows(path) == [10]
+
+
+def test_a_column_that_was_left_out_for_a_run_keeps_its_type(path: str) -> None:
+    def of(**columns: pa.DataType) -> ParquetTableSink:
+        return ParquetTableSink(sink_id="out", path=path, job_id="rides", schema=pa.schema(columns.items()))
+
+    first = of(n=pa.int64(), k=pa.string())
+    first.open(1)
+    first.publish(publication(1, 2, 10))
+    of(n=pa.int64()).open(5)
+    with pytest.raises(InputError, match="the column 'k' is int64, but the table has it as string"):
+        of(n=pa.int64(), k=pa.int64()).open(6)
+    of(k=pa.string(), n=pa.int64()).open(6)
+    assert rows(path) == [10]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_p9_a_table_has_no_rows_with_weights_beside_rows_without(path: str, order: int) -> None:
+    """A reader that adds up the weights would drop all rows that have none."""
+    weighted = pa.schema([*SCHEMA, pa.field("_weight", pa.int64())])
+    first, second = (
+        ParquetTableSink(sink_id="out", path=path, job_id="rides", schema=schema)
+        for schema in (SCHEMA, weighted)[::order]
+    )
+    first.open(1)
+    assert second.peek() is not None, "a table without rows takes both"
+    first.publish(publication(1, 2, 10))
+    for refused in (second.peek, lambda: second.open(5)):
+        with pytest.raises(InputError, match=r"the table holds .*, but the stream now has"):
+            refused()

@@ -376,6 +376,41 @@ def test_a_key_that_the_rows_of_the_table_contradict_leaves_the_index(sql: Any) 
         sql.run("insert into results values ('a', 5)")
 
 
+@pytest.mark.parametrize("key", [["k"], ["n", "k"]])
+def test_a_key_that_rows_of_the_table_share_is_refused(sql: Any, key: list[str]) -> None:
+    """The table was written without a key. An update of the key would make all these rows equal."""
+    first = sql.sink(APPEND)
+    first.open(1)
+    first.publish(publication(1, 2, rows(("a", 1), ("a", 1), (None, 1))))
+    changed = sql.sink(CHANGES, key=key)
+    for start in (changed.probe, lambda: changed.open(3)):
+        with pytest.raises(InputError, match=r"several rows with the key .*k 'a'.*, but the sink keeps one row per"):
+            start()
+    sql.run("delete from results where k = 'a'")
+    assert sql.sink(CHANGES, key=key).open(3) == SinkPosition(run=1, epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("index", "by_n", "by_n_and_k"),
+    [
+        ("unique index i on results (n)", True, True),
+        ("unique index i on results (n, k)", False, True),
+        ("unique index i on results (k)", False, True),
+        ("unique index i on results (n) where n > 5", False, False),
+        ("unique index i on results (abs(n))", False, False),
+        ("index i on results (n)", False, False),
+    ],
+)
+def test_only_a_unique_index_of_key_columns_spares_a_look_at_the_rows(
+    sql: Any, index: str, by_n: bool, by_n_and_k: bool
+) -> None:
+    sql.run("create table results (k text, n bigint)")
+    sql.run(f"create {index}")
+    with sql.database().transaction() as transaction:
+        for key, unique in ((["n"], by_n), (["n", "k"], by_n_and_k)):
+            assert transaction.has_unique_index(TableName("results"), key) is unique
+
+
 def test_names_with_any_characters_are_names(sql: Any) -> None:
     name, column = 'My "Table"; drop', 'a "b" ?%s$1'
     output = Output(pa.schema([(column, pa.string()), ("select", pa.int64())]), Changes.CHANGELOG)

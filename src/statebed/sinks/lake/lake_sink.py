@@ -18,6 +18,7 @@ from statebed.checkpoint import Publication
 from statebed.errors import InputError, RollbackError, SinkError
 from statebed.format.digest import digest
 from statebed.format.names import EPOCH_DIGITS
+from statebed.format.stream_schema import WEIGHT
 from statebed.logs import id_logger
 from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
@@ -26,6 +27,7 @@ from statebed.sinks.lake.arrow_kinds import check_names
 from statebed.sinks.lake.file_packer import FilePacker
 from statebed.sinks.lake.keyed_rewrite import KeyedRewrite
 from statebed.sinks.lake.lake_table import LakeFile, LakeTable, Mark, TableVersion
+from statebed.sinks.row_kinds import ROW_KIND
 from statebed.sinks.row_shape import Form, RowShape, shaped_rows
 
 _ATTEMPTS = 100
@@ -187,7 +189,10 @@ class LakeSink(BaseSink):
         if version is None:
             return None
         version.check_owner(self._owner, where=self._table.where)
-        problems = self._table.problems(version, self._rows.columns, rewrites=self._rows.is_updated)
+        problems = [
+            *self._table.problems(version, self._rows.columns, rewrites=self._rows.is_updated),
+            *self._mixed_rows(version),
+        ]
         if problems:
             raise InputError(
                 f"the table cannot hold the rows: {'; '.join(problems)}",
@@ -197,6 +202,17 @@ class LakeSink(BaseSink):
         if run is not None and version.position is not None and version.position.run != run:
             raise self.fenced(run, version.position.run, where=self._table.where)
         return version
+
+    def _mixed_rows(self, version: TableVersion) -> list[str]:
+        """Return problems of rows of another form than those that the sink has written: readers could not tell which
+        rows still hold.
+        """
+        if version.position is None or not version.position.epoch:
+            return []
+        now, before = set(self._rows.columns.names), {name.lower() for name in version.columns.names}
+        forms = (WEIGHT, ROW_KIND)
+        added = [f"its rows have no {name}, which later rows would have" for name in forms if name in now - before]
+        return added + [f"its rows have {name}, which later rows would lack" for name in forms if name in before - now]
 
     def _check_unchanged(self, position: SinkPosition | None) -> None:
         """Raise SinkError if the table is behind the position that this sink left there: later epochs would hide that

@@ -90,7 +90,9 @@ class Entry(EntryHeader, frozen=True, omit_defaults=True):
     base: Number
     """Number of the base that this entry builds on; its own number if it is a base."""
     generation: Number = 0
-    """Number of the newest rollback before this entry, or 0; part of the names of later files."""
+    """Generation of the files that this entry adds, part of their names: 0 before the first rollback. Each rollback
+    sets a greater one, which is at least its own number.
+    """
     schema: str = ""
     """Base64 of the Arrow IPC schema; in `open` entries and bases."""
     files: tuple[TableFile, ...] = ()

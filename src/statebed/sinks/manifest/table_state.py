@@ -48,7 +48,7 @@ class TableState:
             owner=entry.owner,
             run=entry.run,
             epoch=entry.epoch,
-            generation=entry.number if entry.kind == "rollback" else entry.generation,
+            generation=max(entry.number, entry.generation) if entry.kind == "rollback" else entry.generation,
             schema=entry.schema or self.schema,
         )
         if entry.pages is None:

@@ -66,6 +66,9 @@ class Transaction(Protocol):
     def folding(self, table: TableName, column: str) -> str | None:
         """Return the property of an existing column that makes different texts equal, or None."""
 
+    def has_unique_index(self, table: TableName, key: Sequence[str]) -> bool:
+        """Return whether a unique index makes rows with equal keys impossible."""
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         """Create a unique index on the key of a new table; nulls count as equal if the database supports that."""
 

@@ -261,6 +261,16 @@ class PostgresTransaction:
         )
         return next((folding for (folding,) in rows), None)
 
+    def has_unique_index(self, table: TableName, key: Sequence[str]) -> bool:
+        columns = """
+            select array(select a.attname::text from pg_attribute a
+                         where a.attrelid = i.indrelid and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+            from pg_index i
+            where i.indrelid = to_regclass($1) and i.indisunique and i.indisvalid and i.indpred is null
+                and i.indexprs is null
+            """
+        return any(set(unique) <= set(key) for (unique,) in self.run(columns, table.sql))
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         version = int(self.run("show server_version_num")[0][0])
         nulls = " nulls not distinct" if version >= _NULLS_NOT_DISTINCT_SINCE else ""

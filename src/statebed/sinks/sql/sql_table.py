@@ -25,7 +25,7 @@ from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink, outbox_batches
 from statebed.sinks.sql.commits_table import COMMITS, CommitsTable
-from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, quoted
+from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, listed, quoted
 from statebed.sinks.sql.statements import GONE, NET, STAGED, SqlKeyedTable
 
 _RESERVED = "_statebed_"
@@ -371,12 +371,31 @@ class SqlTableSink(BaseSink):
         self._commits.create(transaction)
         if self._existing(transaction) is not None:
             transaction.replace_unique_index(table.name, table.key)
+            self._check_rows_by_key(transaction)
             return False
         typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
         transaction.run(f"create table {table.name.sql} ({typed})")
         if table.key:
             transaction.make_unique_index(table.name, table.key)
         return True
+
+    def _check_rows_by_key(self, transaction: Transaction) -> None:
+        """Raise InputError if the existing table has several rows with one key, each of which would be updated."""
+        key = self._table.key
+        if not key or transaction.has_unique_index(self._table.name, key):
+            return
+        columns = listed(key)
+        repeated = transaction.run(
+            f"select {columns} from {self._table.name.sql} group by {columns} having count(*) > 1 limit 1"
+        )
+        for values in repeated:
+            shown = ", ".join(f"{name} {value!r}" for name, value in zip(key, values, strict=True))
+            raise InputError(
+                f"the table has several rows with the key {shown}, but the sink keeps one row per {', '.join(key)}",
+                where=self._where,
+                fix="delete all but one row of each key, declare a key that identifies every row, or choose a new "
+                "table name and let statebed create it",
+            )
 
     def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
         """Return the columns of the table by the names that the rows have, or None if the table is missing; raise

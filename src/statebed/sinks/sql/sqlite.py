@@ -55,7 +55,7 @@ class SQLite:
 
     def folded(self, name: str) -> str:
         """Lower the case of ASCII letters, which SQLite ignores in names; it does not ignore that of other letters."""
-        return "".join(letter.lower() if letter.isascii() else letter for letter in name)
+        return _folded(name)
 
     def name_problem(self, name: str) -> str | None:
         return "it contains the character NUL" if "\0" in name else None
@@ -176,6 +176,20 @@ class SQLiteTransaction:
                 return f"the collation {collation}"
         return None
 
+    def has_unique_index(self, table: TableName, key: Sequence[str]) -> bool:
+        columns = self.run(
+            "select i.name, c.name from pragma_index_list(?1, 'main') i, pragma_index_info(i.name, 'main') c "
+            'where i."unique" and not i.partial',
+            table.table,
+        )
+        uniques = [{column for name, column in columns if name == index} for index in {name for name, _ in columns}]
+        row_id = self._row_id(table)
+        folded = {_folded(name) for name in key}
+        return any(
+            None not in unique and {_folded(column) for column in unique} <= folded
+            for unique in [*uniques, *([{row_id}] if row_id else [])]
+        )
+
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         self.run(f"create unique index main.{_index_on(table, key)}")
 
@@ -190,6 +204,10 @@ class SQLiteTransaction:
             self.run(f"drop index main.{quoted(index)}")
             if key:
                 self.make_unique_index(table, key)
+
+
+def _folded(name: str) -> str:
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 def _index_name(table: TableName) -> str:

@@ -1,4 +1,4 @@
-"""How much of a checkpoint its caller does: processor time inside `TableManager.checkpoint`, and until it is durable.
+"""Caller's share of a checkpoint: processor time inside `TableManager.checkpoint`, and until it is durable.
 
 Processor times, not times on the clock: other work on the machine does not change the shares.
 """

@@ -168,7 +168,7 @@ def measure(report: Report, *, quick: bool) -> None:
 
 
 def measure_blocks(report: Report) -> None:
-    """At 50M keys: how many blocks an epoch writes again at most."""
+    """Measure the maximum number of blocks that an epoch rewrites at 50M keys."""
     state = State(50 * _MILLION)
     try:
         epochs = [state.epoch(20 * _TOUCHED) for _ in range(20)]

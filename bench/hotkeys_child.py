@@ -83,7 +83,7 @@ def _limited(flow: sb.Flow) -> None:
 
 
 def _of_changes(make: Callable[[Any], None]) -> Callable[[sb.Flow], None]:
-    """Over results that may be taken back."""
+    """Declare a job over results that may be retracted."""
 
     def build(flow: sb.Flow) -> None:
         rows = flow.source("rows", COLUMNS, watermark=("ts", "0 s"))

@@ -1,4 +1,4 @@
-"""How often Python calls the JVM, including calls that only release objects."""
+"""Counts of Python's calls of the JVM, including calls that only release objects."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

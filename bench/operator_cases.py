@@ -26,7 +26,7 @@ class OperatorCase:
     name: str
     build: Callable[[dict[str, Stream]], Stream]
     sql: str
-    """Over the tables `a` and `b`, with a macro `minute`; with the columns of the operator's output, in their order."""
+    """Query over the tables `a` and `b`, with a macro `minute`. Its columns are those of the operator's output."""
     frame: Callable[[Frames], pd.DataFrame]
     sources: tuple[str, ...] = ("a",)
 

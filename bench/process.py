@@ -25,7 +25,7 @@ KEYS = {"ten rows of a key in a batch": 10_000, "one row of a key in a batch": 1
 
 
 class Totals(sb.Process):
-    """Over whole batches."""
+    """Process over whole batches."""
 
     total = sb.ValueState("sum bigint")
     output = "k bigint, sum bigint"

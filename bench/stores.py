@@ -48,7 +48,7 @@ class Store(Protocol):
 
 
 class Statebed:
-    """This project's keyed view."""
+    """Keyed view of statebed."""
 
     name = "statebed"
 

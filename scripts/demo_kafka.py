@@ -45,7 +45,7 @@ DAEMONS = (b"pyspark.daemon", b"statebed.spark.epoch.worker_daemon")
 EXECUTOR = "executor"
 RIDE = "driver string, cents bigint, at bigint, number bigint"
 STEP_SECONDS = 300.0
-"""How long the job may take to start and commit two epochs, or to end: most of it starts Java and imports packages, six
+"""Timeout for the start and two epochs of the job, or for its end: most of it starts Java and imports packages, six
 processes at once on a `local-cluster`. On two busy cores that takes minutes."""
 
 
@@ -107,7 +107,7 @@ def run_job(servers: str, state: str, *, until_the_end: bool, lake: str) -> None
 
 @dataclass(frozen=True)
 class JobFolder:
-    """Where the job that is killed keeps its state, log and tables, and the master that it runs on."""
+    """Folder of the state, log and tables of the job that is killed, and the master that it runs on."""
 
     folder: Path
     master: str = "local[2]"

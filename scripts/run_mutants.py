@@ -163,7 +163,7 @@ class Run:
 
 
 def apply(patch: Path, folder: Path) -> str:
-    """Why the patch does not apply, or nothing."""
+    """Return why the patch does not apply, or an empty text."""
     command = ["git", "apply", "-p1", "-C1", "--recount", str(patch)]
     # A temporary folder inside some repository would make git look there.
     environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
@@ -172,7 +172,7 @@ def apply(patch: Path, folder: Path) -> str:
 
 
 def judge(mutant: Mutant, outcome: Outcome) -> str:
-    """Why the mutant does not count as found, or nothing."""
+    """Return why the mutant does not count as found, or an empty text."""
     if outcome.status == 0:
         return "SURVIVED: the test passes with the failure brought back"
     if outcome.status != 1 or not outcome.failures:

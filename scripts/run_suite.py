@@ -128,7 +128,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended."""
+    """Result of a command."""
 
     command: Command
     status: int
@@ -328,7 +328,7 @@ class Suite:
     ) -> None:
         self.find_jars = find_jars
         self.reasons: dict[str, str] | None = None
-        """Why parts are left out; None until that is known."""
+        """Reasons why parts are left out; None until known."""
         self.keep_going = keep_going
         self.lanes = lanes
         # Static checks first: they fail soonest.

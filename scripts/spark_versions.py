@@ -62,7 +62,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the tests of one check ended."""
+    """Results of the tests of one check."""
 
     passed: int
     failed: int

@@ -1,4 +1,4 @@
-"""How many examples property tests try, and how many combinations of parameters are run.
+"""Numbers of examples that property tests try, and of combinations of parameters that are run.
 
 The numbers in tests are the usual ones. `make test` sets TEST_EFFORT to a half, `make test-long` to ten, and any other
 target can be given a number of its own.

@@ -63,7 +63,7 @@ from statebed.storage import ScopedStore, get_storage_provider
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "error-messages.md"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
-"""Where an object is in memory, which Python's own errors say."""
+"""Address of an object in memory, as Python's own errors contain it."""
 
 _HEAD = """# Error messages
 

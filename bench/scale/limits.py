@@ -1,4 +1,4 @@
-"""Where a job breaks: each limit, the value at the job's size, and the number of subtasks at which it is exceeded."""
+"""Limits of a job: each limit, the value at the job's size, and the number of subtasks at which it is exceeded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

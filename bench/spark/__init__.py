@@ -1,4 +1,4 @@
-"""On Spark: jobs of ours against Spark's own state stores, batch by batch, each side in processes of its own."""
+"""Comparison with Spark's own state stores: batch by batch, each side in processes of its own."""
 
 from bench.spark.race import run
 

@@ -54,7 +54,7 @@ _GOALS_OF_FUNCTIONS = (30.0, 100.0)
 
 @dataclass(frozen=True)
 class Files:
-    """How much input a case has: files that warm up and fill the state, then files that are measured."""
+    """Amount of input of a case: files that warm up and fill the state, then files that are measured."""
 
     warm: int
     warm_rows: int
@@ -126,7 +126,7 @@ class Case:
 
     @property
     def session_rows(self) -> int:
-        """How many rows go by until other keys have their turn; a session ends after as long a silence."""
+        """Number of rows until other keys have their turn; a session ends after as long a silence."""
         return FILE_ROWS * max(1, self.keys // _MILLION)
 
     @property

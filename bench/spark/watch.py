@@ -87,7 +87,7 @@ class MemoryWatch(threading.Thread):
         self.peaks: dict[int, Memory] = {}
 
     def look_at(self, root: int | None) -> None:
-        """At this tree from now on; None: at nothing."""
+        """Watch this process tree from now on, or nothing if it is None."""
         self._root = root
 
     def run(self) -> None:

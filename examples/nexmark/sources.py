@@ -14,7 +14,7 @@ from statebed.demo.nexmark import AUCTION_SCHEMA, BID_SCHEMA, PERSON_SCHEMA, Nex
 from statebed.flow import Flow, Stream
 
 DELAY = "4 seconds"
-"""How late events may be."""
+"""Maximum lateness of events."""
 ARRIVED = "arrived"
 SOURCE_NAMES = ("person", "auction", "bid", "bid_on_arrival", "side_input")
 SIDE_INPUT_KEYS = 10_000

@@ -46,6 +46,16 @@ OPENINGS = frozenset(
         "None",
         "It",
         "Its",
+        "How",
+        "Where",
+        "Why",
+        "When",
+        "Until",
+        "Over",
+        "Around",
+        "On",
+        "Without",
+        "Same",
     ]
 )
 PHRASES = re.compile(

@@ -28,7 +28,7 @@ _VERSION = "2021-12-02"
 
 @dataclass(frozen=True)
 class AzureServer:
-    """Where the emulator listens. Account and key are the ones that Microsoft publishes for emulators."""
+    """Address of the emulator. Account and key are the ones that Microsoft publishes for emulators."""
 
     port: int
     account: str = "devstoreaccount1"

@@ -53,7 +53,7 @@ CONFIGS = {
 
 @dataclass
 class WrittenJob:
-    """Where the state is, and the rows that each epoch shows, by table."""
+    """Location of the state, and the rows that each epoch shows, by table."""
 
     folder: Path
     expected: dict[int, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)

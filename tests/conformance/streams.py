@@ -44,7 +44,7 @@ Picked = TypeVar("Picked")
 SHORT_AND_LONG = pytest.mark.parametrize(
     "effort", [pytest.param(1, id="short"), pytest.param(20, id="long", marks=pytest.mark.long)]
 )
-"""How many times the usual number of examples is tried."""
+"""Factor of the usual number of examples."""
 
 
 class Action(enum.Enum):
@@ -64,7 +64,7 @@ class Epoch:
     rows: Mapping[str, Sequence[Row]]
     action: Action = Action.NOTHING
     parallelism: int = 1
-    """After a rescale."""
+    """Number of subtasks after a rescale."""
     lost: bool = False
 
 
@@ -83,7 +83,7 @@ class Script:
 
 
 TIMES = [0, -(10**15), 568_971_820_800_000_000]
-"""Around 1970, in 1938, and in the year 20000."""
+"""Times around 1970, in 1938, and in the year 20000."""
 _VALUES: list[list[Any]] = [
     ["a", "b", "ü漢😀", "", None],
     [0.0, -0.0, math.nan, 1.5, None],

@@ -32,7 +32,7 @@ AROUND_MIDNIGHT = Nexmark(
 IN_THE_EVENING = Nexmark(seed=5, events_per_second=1, first_time_us=MIDNIGHT_US - (5 * 60 + 5) * 60_000_000)
 """Events from 18:55 on."""
 EVENING_EVENTS = 4000
-"""Until 20:01: day, evening and night."""
+"""Time span until 20:01: day, evening and night."""
 END = "9999-01-01"
 Rows = dict[str, pa.Table]
 Event = Callable[[testing.TestRun], None]
@@ -40,7 +40,7 @@ Event = Callable[[testing.TestRun], None]
 
 @dataclass(frozen=True)
 class Way:
-    """How a query is run: number of subtasks and epochs, memory, and what happens before some of the epochs."""
+    """Settings of a query: number of subtasks and epochs, memory, and what happens before some of the epochs."""
 
     seed: int
     parallelism: int
@@ -69,7 +69,7 @@ BOUNDED_JOIN = "bids_in_time"
 
 
 def events_of(query: str) -> tuple[Nexmark, int]:
-    """Where they come from, and how many."""
+    """Return the generator of the events and their number."""
     if query == "q14":
         return IN_THE_EVENING, EVENING_EVENTS
     return AROUND_MIDNIGHT, 2 * EVENTS if query == "q2" else EVENTS  # few bids are on the auctions of q2

@@ -180,7 +180,7 @@ def test_p6_functions_over_the_rows_of_a_window_equal_duckdb(effort: int) -> Non
 
 
 class Tally(Process):
-    """How many rows a key has and their sum, when it gets some, and 10 us after the latest of them."""
+    """Number of rows of a key and their sum, when it gets some, and 10 us after the latest of them."""
 
     sums = ValueState("n bigint, total bigint")
     output = "k string, n bigint, total bigint, at timestamp"

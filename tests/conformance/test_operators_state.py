@@ -88,7 +88,7 @@ def test_a_thousand_windows_hold_the_state_of_the_open_ones_alone(
 
 
 def held(found: object, path: str, seen: set[int]) -> Iterator[str]:
-    """Where an object, or what it refers to, holds rows: arrays, tables, batches."""
+    """Return the places where an object, or what it refers to, holds rows: arrays, tables, batches."""
     if id(found) in seen or isinstance(found, str | bytes | int | float | type | pa.DataType | pa.Field | pa.Schema):
         return
     seen.add(id(found))

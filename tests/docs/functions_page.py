@@ -60,7 +60,7 @@ REASONS: list[tuple[Applies, str, str]] = [
     (lambda name, group: "interval" in name, "head, tail", "calendar intervals"),
     (lambda name, group: "aes" in name or "reflect" in name or name == "java_method", "head, tail", "runs in the JVM"),
 ]
-"""Why a function is not between operators: the first that applies."""
+"""Reasons why a function is not available between operators; the first one that applies counts."""
 TITLES = {
     "agg_funcs": "Aggregates",
     "array_funcs": "Lists",

@@ -1,4 +1,4 @@
-"""How the tables of the state machine are defined, and rows as batches: one definition after another, each of which can
+"""Definitions of the tables of the state machine, and rows as batches: one definition after another, each of which can
 read what the earlier ones stored.
 """
 

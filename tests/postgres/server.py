@@ -25,7 +25,7 @@ _FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """Where the server listens, and who may use it."""
+    """Address and users of the server."""
 
     folder: Path
     password: str

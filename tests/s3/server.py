@@ -24,7 +24,7 @@ _SMALL = ("-master.telemetry=false", "-volume.max=20")
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where the server listens, who may use it, and the bucket made for the tests."""
+    """Address and users of the server, and the bucket made for the tests."""
 
     endpoint: str
     access_key: str = "test-key"

@@ -111,7 +111,7 @@ class SinkWorld:
     since: int = 0
     """First number whose changes the sink has to hold; for the memory of a process that died, a later one."""
     refused: StatebedError | None = None
-    """Why the last start was refused."""
+    """Reason why the last start was refused."""
     parallelism: int = 1
     run: Run = field(init=False)
     publisher: Publisher = field(init=False)
@@ -140,7 +140,7 @@ class SinkWorld:
 
     @property
     def count(self) -> int:
-        """How many epochs with rows the run's lineage has."""
+        """Return the number of epochs with rows in the run's lineage."""
         return int(self.run.head.source_position.opaque or b"0")
 
     def start(

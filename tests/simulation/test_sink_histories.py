@@ -278,7 +278,7 @@ FOR_GOOD = {
     "written_by_a_job_of_the_same_name_with_another_state",
     "ahead_of_a_state_that_was_restored_from_a_backup_and_maintained",
 }
-"""Where the target belongs to somebody else, nothing is offered."""
+"""Cases in which the target belongs to another job, so that no choice is offered."""
 
 
 @pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.long) for kind in LAKE_KINDS)])

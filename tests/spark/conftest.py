@@ -74,7 +74,7 @@ class Rides:
     folder: Path
     files: int = 0
     state_url: str | None = None
-    """Where the state is when not in the folder."""
+    """Location of the state, if it is not in the folder."""
     chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     @property

@@ -25,7 +25,7 @@ POINTS: dict[str, tuple[type, str]] = {
     "in_publish": (ParquetTableSink, "publish"),  # a sink has the epoch, the marker does not say so
     "after_publish": (Run, "mark_published"),  # between a sink's marker and Spark's own commit
 }
-"""Where a driver can die: right after this function of this class has returned."""
+"""Place where a driver can die: right after this function of this class has returned."""
 
 
 WORLDS = {one.kind: one for one in (FileWorld, GroupsWorld, SketchesWorld)}
@@ -42,7 +42,7 @@ class Settings:
     parallelism: int = 4
     point: str = ""
     occasion: int = 1
-    """At which of the calls it dies, counted from one."""
+    """Number of the call at which it dies, from 1."""
     armed_by: str = ""
     """File that must exist for a call to count; all calls count if it is empty."""
     spark: tuple[tuple[str, str], ...] = ()

@@ -86,7 +86,7 @@ class Watched:
         return 0 if head is None else head.epoch
 
     def wait_for(self, epoch: int, driver: Driver, seconds: float = 400.0) -> None:
-        """Until the log has reached the epoch, while the driver lives."""
+        """Wait until the log has reached the epoch, while the driver lives."""
         deadline = time.monotonic() + seconds
         while self.epoch() < epoch:
             assert driver.process.poll() is None, driver.output()

@@ -55,7 +55,7 @@ class World(ABC):
     """Sum of the windows, as SQL."""
     folder: Path
     results_in: Path | None = None
-    """Where the tables of results are, if not beside the input."""
+    """Location of the tables of results, if it is not beside the input."""
 
     @abstractmethod
     def add(self, batches: int = 1) -> None:
@@ -80,7 +80,7 @@ class World(ABC):
 
     @property
     def state(self) -> Path:
-        """Where the state is, unless it is elsewhere."""
+        """Default location of the state."""
         return self.folder / "state"
 
     def results_of(self, sink: str) -> str:

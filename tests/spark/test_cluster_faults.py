@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def projections(self) -> Path:
-        """Where Spark's checkpoints of the drivers lie."""
+        """Folder of Spark's checkpoints of the drivers."""
         return Path(self.environment["XDG_CACHE_HOME"])
 
     def settings(self, **more: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""How a query ends, and what its sinks may do: stops on a busy query, namesakes, failing functions, refused forks."""
+"""Ends of a query, and conditions on its sinks: stops on a busy query, namesakes, failing functions, refused forks."""
 
 import itertools
 import threading

@@ -40,7 +40,7 @@ def together(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 @pytest.fixture
 def utc(spark: Any) -> Iterator[Any]:
-    """Before the first operator expressions are Spark's, and `date_format` goes by the session's time zone."""
+    """Before the first operator, expressions are Spark's, and `date_format` goes by the session's time zone."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     yield spark

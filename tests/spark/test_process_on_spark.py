@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateW
 
 
 class Visits(sb.Process):
-    """How many rides a driver had; a reminder of processing time soon after each batch."""
+    """Number of rides of a driver; a reminder of processing time soon after each batch."""
 
     count = sb.ValueState("rides bigint")
     output = "driver string, rides bigint, why string"

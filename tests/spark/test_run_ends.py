@@ -1,4 +1,4 @@
-"""How runs on Spark end, and what the job's folder tells of it afterwards."""
+"""Ends of runs on Spark, and what the job's folder records of them."""
 
 import time
 from typing import Any

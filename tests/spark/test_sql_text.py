@@ -60,7 +60,7 @@ FROM bid AS b ASOF JOIN auction AS a ON b.auction = a.id AND b.date_time >= a.da
 
 @pytest.fixture
 def utc(spark: Any) -> Iterator[Any]:
-    """Before the first operator expressions are Spark's, and `date_format` goes by the session's time zone."""
+    """Before the first operator, expressions are Spark's, and `date_format` goes by the session's time zone."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     yield spark

@@ -121,7 +121,7 @@ class BoundAggregate:
 
     @property
     def retraction(self) -> Retraction:
-        """How it handles retractions."""
+        """Support for retractions."""
         return self.function.retraction_with(self.user)
 
     def retracting(self) -> "BoundAggregate":

@@ -23,7 +23,7 @@ Options = tuple[float | str, ...]
 
 
 class Retraction(enum.Enum):
-    """How an aggregate handles retractions."""
+    """Support of an aggregate for retractions."""
 
     INVERTIBLE = "invertible"
     """The partial itself can be inverted, such as a sum by subtracting."""

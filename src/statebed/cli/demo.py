@@ -89,7 +89,7 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
 
 @contextmanager
 def resume_hint_on_interrupt(screen: Console) -> Iterator[None]:
-    """On Ctrl-C, a closed terminal or SIGTERM, tell the user that the job can be resumed."""
+    """Say that the job can be resumed if Ctrl-C, a closed terminal or SIGTERM ends it."""
     try:
         with interrupted_by_signals():
             yield

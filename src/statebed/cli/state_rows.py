@@ -13,7 +13,7 @@ from statebed.present import units
 
 @dataclasses.dataclass(frozen=True)
 class OutputOptions:
-    """How to print a result."""
+    """Settings of the output of a result."""
 
     format: str
     """Output format: table, json or csv."""

@@ -80,7 +80,7 @@ _ERROR = re.compile(r"\[[A-Z_]+\] ")
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """How the process ended: on its own, or killed by this program with all processes that it had started."""
+    """End of the process: by itself, or killed by this program with all processes that it had started."""
 
     killed: bool
     processes: int

@@ -111,7 +111,7 @@ class Graph:
     It matters in complete mode, which emits the whole table once more.
     """
     state_limits: dict[str, str] = field(default_factory=dict)
-    """How to limit the state of operators that have no `ttl=`, such as those of SQL text, by their names."""
+    """Advice on limiting the state of operators without `ttl=`, such as those of SQL text, by name."""
     functions: dict[str, UserFunction] = field(default_factory=dict)
     """Functions of the user that expressions can call, by name in lower case."""
     tables: list[EpochTable] = field(default_factory=list)

@@ -20,7 +20,7 @@ from statebed.format.schema import BIN, KEY_HASH
 from statebed.format.segment import DAMAGED_FIX, chunk_ranges
 
 GetRange = Callable[[str, int, int], bytes]
-"""Same as `ObjectStore.get_range`: path, start, length."""
+"""Signature of `ObjectStore.get_range`: path, start, length."""
 Forget = Callable[[str, int, int], None]
 
 

@@ -63,7 +63,7 @@ class Results(Protocol):
 
     @property
     def span_us(self) -> int | None:
-        """How long after its time a result may still have rows in the state; None if rows are not selected by time."""
+        """Maximum time for which a result has rows in the state after its own; None if not selected by time."""
 
     @property
     def in_time_order(self) -> bool:

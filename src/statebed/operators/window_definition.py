@@ -26,7 +26,7 @@ Times = npt.NDArray[np.int64]
 MAX_WINDOWS = 100_000
 """Most windows that a row may be in."""
 BELONGS = 'pass the window to group_by: group_by("key", sb.tumbling("1 minute")).agg(...)'
-"""Where a window is written, for errors about one that is written elsewhere."""
+"""Correct use of a window, for errors about a window in another place."""
 
 
 class WindowShape(enum.Enum):

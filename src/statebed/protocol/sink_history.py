@@ -21,7 +21,7 @@ class SinkIdentity:
     kind: str = ""
     """"parquet", "sqlite", ...; empty for a user-defined sink."""
     target: str = ""
-    """Where the sink writes, normalised and without secrets; empty if unknown."""
+    """Target of the sink, normalised and without secrets; empty if unknown."""
     keeps_position: bool = False
     """Whether the sink stores run and epoch in its target, so that a missing position means a missing target."""
 

@@ -41,7 +41,7 @@ Step = Callable[["Translation", PlanNode], Relation]
 
 @dataclass(frozen=True)
 class Options:
-    """How a query is run."""
+    """Options of the translation of a query."""
 
     mode: str | None = None
     """Output mode of Spark's; None for final rows where windows close, and a changelog elsewhere."""

@@ -54,7 +54,7 @@ class BaseSink(abc.ABC):
 
     @property
     def target(self) -> str:
-        """Where the sink writes, normalised and without secrets; empty if the sink has no target.
+        """Target of the sink, normalised and without secrets; empty if it has none.
 
         No two sinks of a job may have the same target, unless they share it.
         """

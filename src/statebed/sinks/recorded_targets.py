@@ -39,7 +39,7 @@ class HeldEpoch:
 
     position: SinkPosition | None
     absence: str = ""
-    """Why there is no position, or what the target lacks; empty if nothing is known about that."""
+    """Reason for a missing position, or what the target lacks; empty if unknown."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class SinkVerification:
     """Number of data files whose existence and size were checked."""
     findings: tuple[TableFinding, ...] = ()
     not_checked: str = ""
-    """Why nothing is known about the target; empty if it was checked."""
+    """Reason why the target was not checked; empty if it was."""
 
     @property
     def whole(self) -> bool:

@@ -58,7 +58,7 @@ _QUOTES = (
     (re.compile(r"\$(?:[^\W\d]\w*)?\$"), _DOLLAR, SqlTokenKind.STRING),
     (re.compile(r"/\*\+"), _HINT, SqlTokenKind.HINT),
 )
-"""How a quoted token begins, the whole of it, and its kind."""
+"""Beginning of a quoted token, pattern of the whole token, and its kind."""
 
 
 def tokens_of(source: SqlText) -> list[SqlToken]:

@@ -47,7 +47,7 @@ class Epochs:
         self.store = MemoryStore()
         self.tiers = tiers
         self.chance = chance or random.Random(0)
-        """How rows are shuffled and cut into batches."""
+        """Order and batches of rows."""
         self.record: pb.CheckpointMetadata | None = None
         self.late_us: int | None = None
         self.epoch_time_us = 0

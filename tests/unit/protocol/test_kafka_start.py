@@ -1,4 +1,4 @@
-"""Where a job continues to read Kafka topics, decided from recorded and available offsets."""
+"""Positions from which a job continues to read Kafka topics, decided from recorded and available offsets."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def test_of_a_source_log_the_newest_compacted_file_and_what_follows_are_needed()
 
 
 def named(names: list[str], offsets: list[str], logs: list[str]) -> pb.SourcePosition:
-    """After batch 3, which Spark planned like the one before it."""
+    """Return the position after batch 3, which Spark planned like the one before it."""
     content = "\n".join(["v1", "{}", *offsets]).encode()
     return pb.SourcePosition(
         kind="spark",

@@ -77,7 +77,7 @@ def open_run(store: ObjectStore, options: RunOptions | None = None) -> Run:
 
 
 def counter_of(run: Run) -> int:
-    """How many epochs there were."""
+    """Return the number of epochs."""
     return int(run.head.source_position.opaque or b"0")
 
 

@@ -64,7 +64,7 @@ def outcome(path: str) -> str:
 
 
 def flipped(data: bytes) -> Iterator[bytes]:
-    """At every position another byte: one bit flipped, or a character that may still be JSON."""
+    """Change the byte at every position: one bit flipped, or a character that may still be JSON."""
     chance = random.Random(len(data))
     for place, byte in enumerate(data):
         other = chance.choice([byte ^ (1 << chance.randrange(8)), chance.choice(b'0123456789ae",{}]')])

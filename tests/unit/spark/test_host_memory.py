@@ -87,7 +87,7 @@ def test_before_any_executor_has_come_the_configuration_says_what_one_has() -> N
 
 
 def place(folder: Path, host: dict[str, str], **places: dict[str, str]) -> Path:
-    """Where a host with this environment has the cache of a job that says this."""
+    """Return the cache folder of a host with this environment, for a job with this setting."""
     keywords, spark, environ = (places.get(name, {}) for name in ("keywords", "spark", "environ"))
     settings = resolve(keywords, spark_conf=spark, environ=environ, folder=folder)
     share = TaskShare.of(host_budget(GIB, 2), settings)

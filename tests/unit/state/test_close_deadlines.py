@@ -35,7 +35,7 @@ RIDERS = {
 }
 SECONDS = 0.2
 LONGEST = 5.0
-"""Without a deadline a test ends after so long."""
+"""Timeout of tests that set no deadline."""
 
 
 class Gate:

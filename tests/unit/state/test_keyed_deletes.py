@@ -30,7 +30,7 @@ def tiers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tiers]:
 
 
 def settled(view: KeyedView, tiers: Tiers) -> None:
-    """Where the rows shall be."""
+    """Spill the rows if the test runs with spilled state."""
     if tiers.spilled:  # type: ignore[attr-defined]
         tiers.memory.reserve("other", Purpose.WRITES, tiers.memory.budget).release()
         assert view.held_bytes == 0

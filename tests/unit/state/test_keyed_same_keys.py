@@ -54,7 +54,7 @@ class World:
         self.delete_some()
 
     def nothing(self) -> None:
-        """Between reading and writing."""
+        """Do nothing between reading and writing."""
 
 
 def keys_of(ids: Sequence[int]) -> pa.Table:

@@ -80,7 +80,7 @@ def spilled_files(tiers: Tiers) -> list[Path]:
 
 
 def place_of(path: Path, part: str) -> int:
-    """Where the middle of a part lies."""
+    """Return the position of the middle of a part."""
     data = path.read_bytes()
     size = int(TAIL.unpack(data[-TAIL.size :])[0])
     start = len(data) - TAIL.size - size
@@ -115,7 +115,7 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
-    """How often each file was opened and checked."""
+    """Count how often each file was opened and checked."""
     counted: Counter[Path] = Counter()
     opened = column_files.column_file
 

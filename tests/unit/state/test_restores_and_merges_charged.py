@@ -29,7 +29,7 @@ BUDGET = 4 << 20
 ROWS = 4_000
 CONFIG = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.int64())]))
 COPIES = 3
-"""How often rows are in memory while they are read or merged."""
+"""Number of copies of rows in memory while they are read or merged."""
 
 
 @pytest.fixture

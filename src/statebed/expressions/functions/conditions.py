@@ -1,4 +1,4 @@
-"""And, or, not, case, if, coalesce: three-valued logic, and choices that evaluate an operand only where it is needed.
+"""Conditions (and, or, case, if, coalesce): three-valued logic, and choices that evaluate an operand only where needed.
 
 An operand that can fail is evaluated only on the rows that need it, so `if(d = 0, null, n / d)` never divides by zero.
 An operand that cannot fail is evaluated on all rows at once, which is faster.

@@ -62,7 +62,7 @@ class AsOfJoin(OperatorBase):
     how: JoinKind = JoinKind.LEFT
     """LEFT, or INNER to drop left rows without a version."""
     tolerance_us: int | None = None
-    """How much older than the left row a version may be; None for no limit."""
+    """Maximum age of a version relative to the left row; None for no limit."""
     deleted: str | None = None
     """Boolean column of versions that ends the key where true; not a column of the result."""
     suffixes: tuple[str, str] = SUFFIXES

@@ -50,7 +50,7 @@ class SqlPipeline:
     source: SqlText
     job: QueryJob
     processing_time: str | None
-    """How often the job looks for input, if the text says so."""
+    """Interval at which the job looks for input, if the text sets one."""
 
 
 def read_pipeline(

@@ -73,7 +73,7 @@ class TableDefinition:
 
     @property
     def broadcast(self) -> BroadcastDeclaration | None:
-        """How the table is broadcast to all subtasks; None if it is not."""
+        """Settings of the broadcast to all subtasks; None if the table is not broadcast."""
         option = self.statement.options.get(BROADCAST)
         if option is None or option.text.lower() != "true":
             return None

@@ -25,7 +25,7 @@ _OVER_BROADCAST = frozenset({"Join", "Project", "SubqueryAlias", "View"})
 """Steps that the rows of a broadcast table may pass."""
 
 _STATE_LIMIT = "group by a window, such as TUMBLE(...), or join by a time range"
-"""How SQL text limits the state of an operator."""
+"""Advice on limiting the state of an operator in SQL text."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 

@@ -36,7 +36,7 @@ class _UnstableOffsetsError(Exception):
 
 @dataclass(frozen=True)
 class TopicLayout:
-    """How to create a topic that does not exist."""
+    """Settings for the creation of a missing topic."""
 
     create: bool = True
     partitions: int = 1

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 0.5
 _REQUEST_SECONDS = 10.0
 _LOOK_SECONDS = 3.0
-"""How long to wait for the delivery of messages before looking whether the topic still exists."""
+"""Wait for the delivery of messages before checking whether the topic still exists."""
 _REFRESH_SECONDS = 3_600.0
-"""How often the position is committed again while there is no output: brokers forget offsets after some days."""
+"""Interval at which the position is committed again without output, because brokers forget offsets after some days."""
 _logger = id_logger(__name__)
 
 

@@ -13,7 +13,7 @@ from statebed.sinks.lake.lake_table import EPOCH, OWNER
 
 _RESTORE = "RESTORE"
 _LIMITS = (1, 64, None)
-"""How many of the newest commits to read, until one of the sink is among them. Usually the newest one is."""
+"""Number of newest commits to read at a time, until one is the sink's. Usually the newest one is."""
 
 
 def commits_of(table: Any) -> Iterator[Mapping[str, Any]]:

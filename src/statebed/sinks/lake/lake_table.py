@@ -71,7 +71,7 @@ class LakeFile:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How rows are laid out in files."""
+    """Layout of rows in files."""
 
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()

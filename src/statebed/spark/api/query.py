@@ -41,7 +41,7 @@ _EPOCHS_SHOWN = 10
 
 @dataclass(frozen=True)
 class Trigger:
-    """When Spark looks for input: once for all available input, or repeatedly."""
+    """Trigger of Spark: once for all available input, or repeatedly."""
 
     available_now: bool
     every_us: int

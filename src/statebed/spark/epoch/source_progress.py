@@ -24,7 +24,7 @@ class SourceProgressBoard:
         self._lock = threading.Lock()
         self._newest: tuple[pb.SourceProgress, ...] = ()
         self._started = 0.0
-        """When the batch of the newest report started, in seconds."""
+        """Start of the batch of the newest report, in seconds."""
 
     def take(self, report: Mapping[str, Any], scanned_rows: Sequence[int] = ()) -> None:
         """Store one of Spark's progress reports, as parsed from its JSON, and the rows that tasks scanned themselves,

@@ -146,7 +146,7 @@ class RouteFunction:
 
 @dataclass(frozen=True)
 class PlacedGroups:
-    """How the first level reads groups that the JVM computed and placed, instead of pieces."""
+    """Input of the first level if the JVM computes and places groups, instead of pieces."""
 
     layout: Layout
     sources: tuple[str, ...]

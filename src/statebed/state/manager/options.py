@@ -8,7 +8,7 @@ from statebed.state.arguments import check_kind, checked_number
 
 
 class CompactionMode(Enum):
-    """When to compact files that are numerous or mostly outdated. A `Compaction` message works in every mode."""
+    """Times at which numerous or mostly outdated files are compacted. A `Compaction` message works in every mode."""
 
     BACKGROUND = "background"
     """After each checkpoint, on a separate thread; the next checkpoint after it finishes applies the result."""

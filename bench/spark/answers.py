@@ -36,7 +36,7 @@ def check(case: Case, files: Files, inputs: Path, folder: Path, side: Side) -> N
 
 
 def _closed_us(case: Case, files: Files, inputs: Path, side: Side) -> int:
-    """Return the time up to which windows are closed: Spark closes by the batches before the last, ours once more at the end.
+    """Return the time up to which windows are closed: in Spark by the batches before the last, in ours by all.
 
     Spark's watermarks are whole milliseconds.
     """

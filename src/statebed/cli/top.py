@@ -22,7 +22,7 @@ from statebed.inspect.jobs import open_log
 from statebed.inspect.log_tail import JobPace, LogTail, OperatorPace, pace_of
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.sources import SourceState
-from statebed.present.units import NOTHING, duration, instant, number, rate, size
+from statebed.present.units import NOTHING, duration, instant, number, plural, rate, size
 
 EXPENDABLE_COLUMNS = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
 """Columns to drop on a narrow screen, the least important first."""
@@ -124,16 +124,17 @@ def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
     if pace.hosts:
         pieces.append(memory_table(pace.hosts, names))
     if pace.compaction is not None:
-        done = pace.compaction
+        totals = pace.compaction
         pieces.append(
             line(
-                f"compaction: {number(done.merges)} merges in {number(done.rounds)} rounds, "
-                f"{size(done.read_bytes)} read, {size(done.written_bytes)} written, {number(done.failures)} failures"
+                f"compaction: {number(totals.merges)} merges in {number(totals.rounds)} rounds, "
+                f"{size(totals.read_bytes)} read, {size(totals.written_bytes)} written, "
+                f"{number(totals.failures)} failures"
             )
         )
     if not pace.tables:
         pieces.append(
-            line("no figures for tiers, memory and phases: the newest record was written by an older statebed")
+            line("no figures for tiers, memory and phases: a tool or a program without Spark wrote the newest record")
         )
     if note:
         pieces.append(Text.assemble(("cannot refresh: ", "yellow"), line(note)))
@@ -147,7 +148,7 @@ def _heading(pace: JobPace) -> Iterator[Text]:
         yield problem(failure(pace.report))
     yield line(
         f"epoch {number(pace.epoch)}, {age(pace.finish_time_us)} ago; "
-        f"newest took {duration(pace.duration_us)}; rates over {number(pace.epochs)} epochs of this run"
+        f"newest took {duration(pace.duration_us)}; rates over {plural(pace.epochs, 'epoch')} of this run"
     )
     yield line(
         f"epochs {rate(pace.epochs_per_second)}, rows in {rate(pace.rows_in_per_second)}, "

@@ -48,7 +48,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "how much of the state the first epoch after a restart without caches reads, on disk and S3",
     ),
     "scale": (scale.run, "1,000 subtasks and 10 TB on S3: requests, bytes, dollars, times, and where it breaks"),
-    "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),
+    "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, interleaved"),
     "subtask": (subtask.run, "an epoch of one subtask, restored anew each time, by how much state there is"),
 }
 

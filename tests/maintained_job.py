@@ -1,7 +1,7 @@
 """A job with every kind of object, without Spark: what verification, repair and the changing commands are tested on.
 
 Two operators with a table of each kind, at any parallelism; subtasks are restored for each epoch and end with it, as on
-Spark. Merged files come from compactions beside the epochs. What the state must be is kept outside, by epoch.
+Spark. Merged files come from compactions alongside the epochs. What the state must be is kept outside, by epoch.
 """
 
 import datetime as dt
@@ -172,7 +172,7 @@ class MaintainedJob:
         return record
 
     def merged(self) -> dict[str, tuple[bytes, ...]]:
-        """Compact the files of the head beside the epochs; return the edits for the next epoch."""
+        """Compact the files of the head alongside the epochs; return the edits for the next epoch."""
         edits: dict[str, tuple[bytes, ...]] = {}
         for operator in TABLES:
             for manager in self.managers(operator, self.run.head):

@@ -2,8 +2,8 @@
 
 The sink sends from the driver, in one transaction (decision 0053). The alternative is that subtasks send in parallel,
 in a transaction each. This measures what that alternative could gain at best: the same rows, encoded by the sink's own
-encoder, sent and committed by one process or by two at the same time, in turns. Committing from another process, which
-the alternative needs, is left out; librdkafka cannot do it.
+encoder, sent and committed by one process or by two at the same time, interleaved. Committing from another process,
+which the alternative needs, is left out; librdkafka cannot do it.
 """
 
 import multiprocessing as mp
@@ -37,7 +37,7 @@ _REQUEST_SECONDS = 60.0
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Send epochs with one writer and with two, in turns."""
+    """Send epochs with one writer and with two, interleaved."""
     rows, rounds = (100_000, 4) if quick else (500_000, 8)
     folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
     broker = KafkaBroker(folder)

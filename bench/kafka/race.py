@@ -1,4 +1,4 @@
-"""Ours and Spark's own over the same topic, in turns: batch by batch, each side a process tree of its own.
+"""Ours and Spark's own over the same topic, interleaved: batch by batch, each side a process tree of its own.
 
 A batch is timed from the signal to its arrival at the gate: its messages are read, the state is updated and durable,
 and the new totals are in the output topic. The broker's processor time belongs to no side. At the end, the newest total
@@ -33,7 +33,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
 
 
 def measure(case: Case, report: Report, sides: tuple[Side, ...] = tuple(Side)) -> None:
-    """Measure one case, all sides in turns."""
+    """Measure one case, all sides interleaved."""
     folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
     broker = KafkaBroker(folder)
     jars = class_path("kafka-source", separator=",")  # from the user's cache; a side has an empty one

@@ -1,4 +1,4 @@
-"""Ours and Spark's own over the same events, in turns: batch by batch, each side a process tree of its own.
+"""Ours and Spark's own over the same events, interleaved: batch by batch, each side a process tree of its own.
 
 A batch is timed as in `bench.spark`, from the signal to its arrival at the gate. Queries that Spark's operators cannot
 answer are measured alone. Some queries are also run by Flink, over all events at once. Spark's rows have to be among

@@ -1,4 +1,4 @@
-"""Ours and Spark's own, in turns: batch by batch, each side a process tree of its own that starts anew for each case.
+"""Ours and Spark's own, interleaved: batch by batch, each side a process tree that starts anew for each case.
 
 A batch is timed from the word to go to its arrival at the gate: all that it costs, Spark's own logs included. The first
 batches warm up and fill the state. Every side reads the same files and writes its rows once as Parquet, and the rows of

@@ -1,4 +1,4 @@
-"""Compaction beside the epochs of a query when its driver dies, and over many epochs."""
+"""Compaction alongside the epochs of a query when its driver dies, and over many epochs."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Compaction as a Spark job of its own, beside the epochs of a query."""
+"""Compaction as a Spark job of its own, alongside the epochs of a query."""
 
 import time
 from collections.abc import Iterator

@@ -135,7 +135,7 @@ def unreadable(field: pa.Field) -> str | None:
         return None
     if pa.types.is_fixed_size_list(kind):
         if not kind.list_size:
-            return "Parquet's reader takes a list that never has items for damage"
+            return "Parquet's reader reports a list type without items as damage"
         if _is_fixed_list(kind.value_type):
             # Both kernels read from the start of the inner lists if the outer array is a slice.
             return "of lists of a fixed length in one another, Arrow takes and filters the wrong rows"

@@ -74,11 +74,11 @@ def lost_partitions(recorded: Offsets, available: Available, *, topic_ids: Mappi
 
 def _reason(state: TopicState | None, partition: int, position: int, *, recorded_id: str) -> str:
     if state is None:
-        return "the topic does not exist any more"
+        return "the topic no longer exists"
     if recorded_id and state.topic_id != recorded_id:
         return "the topic was deleted and created again"
     if partition not in state.partitions:
-        return "the partition does not exist any more"
+        return "the partition no longer exists"
     first, end = state.partitions[partition]
     if position < first:
         return f"offsets {position} to {first - 1} were removed by the topic's retention"
@@ -112,7 +112,7 @@ def continued(
     gone = sorted(topic for topic in topics if topic not in available)
     if gone:
         raise ReplayError(
-            f"the source {source!r} reads {', '.join(gone)}, which does not exist any more",
+            f"the source {source!r} reads {', '.join(gone)}, which no longer exists",
             where=where,
             fix="create the topic, or remove it from topics=",
         )

@@ -215,7 +215,7 @@ def _sqlite(wanted: SinkRequest) -> BaseSink:
     path = needed_local_path(wanted.needed_path(example), where=wanted.where, fix=example)
     if path == ":memory:":
         raise InputError(
-            "path=':memory:' would keep no rows: every transaction opens the database anew",
+            "path=':memory:' would keep no rows: every transaction opens a new database",
             where=wanted.where,
             fix=example,
         )

@@ -1,4 +1,4 @@
-"""Compaction of one subtask's files as separate work, beside the epochs, on any machine.
+"""Compaction of one subtask's files as separate work, alongside the epochs, on any machine.
 
 A subtask of an epoch is short, so reducing the number of files and removing outdated rows is done separately, from the
 files of a committed epoch, which never change. The outputs are written to the folder of the run's compactions, under

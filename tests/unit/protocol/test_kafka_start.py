@@ -30,9 +30,9 @@ def topic(*partitions: tuple[int, int], topic_id: str = "a") -> dict[str, TopicS
         (topic((0, 9), (0, 7), (0, 3)), []),  # a new partition
         (topic((6, 9), (0, 7)), ["offsets 5 to 5 were removed by the topic's retention"]),
         (topic((0, 4), (0, 7)), ["the partition ends at offset 4: the topic was created again, or truncated"]),
-        (topic((0, 9)), ["the partition does not exist any more"]),
+        (topic((0, 9)), ["the partition no longer exists"]),
         (topic((0, 9), (0, 9), topic_id="b"), ["the topic was deleted and created again"] * 2),
-        ({}, ["the topic does not exist any more"] * 2),
+        ({}, ["the topic no longer exists"] * 2),
     ],
 )
 def test_the_reason_why_a_partition_cannot_continue(available: dict[str, TopicState], reasons: list[str]) -> None:
@@ -66,7 +66,7 @@ def test_without_a_choice_the_start_is_refused_and_lists_at_most_five_partitions
 
 def test_a_topic_that_does_not_exist_cannot_be_continued_by_any_choice() -> None:
     lost = lost_partitions(RECORDED, {}, topic_ids={})
-    with pytest.raises(ReplayError, match="reads rides, which does not exist any more"):
+    with pytest.raises(ReplayError, match="reads rides, which no longer exists"):
         continued(RECORDED, {}, lost, SourceStart.EARLIEST, source="rides", where=WHERE)
 
 

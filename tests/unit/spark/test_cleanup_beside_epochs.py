@@ -1,4 +1,4 @@
-"""Garbage is removed beside the epochs: commits do not wait for it, and trouble with it stops nothing."""
+"""Garbage is removed alongside the epochs: commits do not wait for it, and trouble with it stops nothing."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Merges beside the running tables: when they run, what the next checkpoint takes, and what goes wrong without harm."""
+"""Merges alongside the running tables: when they run, what the next checkpoint takes, and harmless failures."""
 
 import datetime as dt
 import threading

@@ -56,7 +56,7 @@ def checked_maps(kind: pa.DataType, parts: ListParts, keys: pa.Array, values: pa
 
 def _map(site: Site) -> Term:
     if len(site.operands) % 2:
-        raise site.place.mistake("map takes keys and values in turns", fix="write map('a', 1, 'b', 2)")
+        raise site.place.mistake("map takes alternating keys and values", fix="write map('a', 1, 'b', 2)")
     if not site.operands:
         raise site.place.mistake("map() has no types of keys and values", fix="give it at least one key and its value")
     keys = in_common_type(site, *site.operands[::2])

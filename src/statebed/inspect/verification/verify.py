@@ -1,6 +1,6 @@
 """Verification of every checksum and every reference in a job's folder; each object is read once.
 
-It is read-only and works beside a running job: objects that clean-up removes in the meantime are not reported as
+It is read-only and works alongside a running job: objects that clean-up removes in the meantime are not reported as
 missing. Records are checked first, then the metadata that they refer to, then everything that this refers to. A damaged
 object is reported with all epochs and savepoints that need it.
 """

@@ -206,7 +206,7 @@ class Topic:
             raise SinkError(
                 f"the group {self.group} holds offset {offset} without the metadata of a sink: {metadata!r}",
                 where=self.where,
-                fix="somebody else committed offsets for this group; delete the group, and the next start lists the "
+                fix="another client committed offsets for this group; delete the group, and the next start lists the "
                 "choices for a sink without a position",
             ) from None
         is_same = stored.topic_id == facts.topic_id

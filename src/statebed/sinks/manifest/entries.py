@@ -21,7 +21,7 @@ FOLDER = "_statebed"
 PAGES_FOLDER = f"{FOLDER}/pages"
 EPOCH_FOLDER = "epoch="
 VERSION = 2
-FIX = "restore it from a backup, or give the sink another path and let it begin anew"
+FIX = "restore it from a backup, or give the sink another path, where it starts empty"
 
 Number = Annotated[int, Meta(ge=0, lt=10**EPOCH_DIGITS)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]

@@ -46,7 +46,7 @@ def check_written(letters: Iterable[DeadLetters], *, where: str) -> None:
     for each in letters:
         if not each.is_used:
             raise InputError(
-                f"malformed='dead_letters' of the source {each.source!r} has no effect: its dead letters go nowhere",
+                f"malformed='dead_letters' of the source {each.source!r} has no effect: no sink gets them",
                 where=where,
                 fix="write them: stream.dead_letters.write('parquet', path='dead'), or leave malformed= out",
             )

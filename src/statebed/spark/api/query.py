@@ -175,7 +175,7 @@ class Query(SparkNames):
 
     @property
     def compaction(self) -> CompactionCounts:
-        """Compaction work beside the epochs of this query."""
+        """Compaction work alongside the epochs of this query."""
         return self._controller.compaction
 
     @property

@@ -1,1 +1,1 @@
-"""Compaction on Spark, in rounds beside the epochs."""
+"""Compaction on Spark, in rounds alongside the epochs."""

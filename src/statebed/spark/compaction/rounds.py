@@ -1,4 +1,4 @@
-"""Compaction on Spark: rounds of a separate job beside the epochs, over the files of committed epochs.
+"""Compaction on Spark: rounds of a separate job alongside the epochs, over the files of committed epochs.
 
 After an epoch, its subtasks report how many bytes of their files are due for compaction. If there are enough, a round
 compacts some of them in a separate Spark job, on one thread of the driver, while epochs continue. Its edits are passed
@@ -256,7 +256,7 @@ class CompactionRounds:
         self._round = self._rounds.begin(tasks)
         self._count(rounds=1)
         logger = self._logger.about(epoch=record.epoch)
-        logger.info("compacting files of %d subtasks of epoch %d beside the epochs", len(tasks), record.epoch)
+        logger.info("compacting files of %d subtasks of epoch %d alongside the epochs", len(tasks), record.epoch)
 
     def _take_result(self, epoch: int) -> None:
         """Take the result of a round that has ended, and cancel one that takes too long."""

@@ -1,4 +1,4 @@
-"""Clean-up beside the epochs: one at a time, on a separate thread.
+"""Clean-up alongside the epochs: one at a time, on a separate thread.
 
 The controller prepares a clean-up after an epoch and continues; it takes the result after a later one. Errors of the
 store are reported and never stop the job: the next clean-up resumes. All methods are for the controller, which

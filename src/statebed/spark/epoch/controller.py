@@ -159,7 +159,7 @@ class Controller:
 
     @property
     def compaction(self) -> CompactionCounts:
-        """Compaction work beside the epochs."""
+        """Compaction work alongside the epochs."""
         return self._compaction.counts
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
@@ -456,7 +456,7 @@ class Controller:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Start a clean-up beside the epochs."""
+        """Start a clean-up alongside the epochs."""
         self._cleaned_up_at = self._epochs
         self._cleanup.begin(self._compaction.in_flight)
 

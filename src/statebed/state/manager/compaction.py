@@ -1,4 +1,4 @@
-"""Compaction of a manager's files on a separate thread, beside the running tables.
+"""Compaction of a manager's files on a separate thread, alongside the running tables.
 
 A compaction is planned when its input files are durable. Its result waits for the next checkpoint, with which the table
 applies it, or discards it if an input is no longer live. A failure does not harm the state, since the inputs stay. It

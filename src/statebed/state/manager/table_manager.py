@@ -250,7 +250,7 @@ class TableManager:
         return None
 
     def compact(self, *tables: str) -> Future[CompactionReport]:
-        """Compact all files of these tables, or of all tables if none is named, beside the running tables.
+        """Compact all files of these tables, or of all tables if none is named, alongside the running tables.
 
         The future completes when they are compacted; the next checkpoint waits for that and applies the result.
         """

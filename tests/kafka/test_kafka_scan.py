@@ -1,5 +1,6 @@
 """Tasks read messages with Kafka's own client as Spark's connector would, or leave them to it."""
 
+import ctypes
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +17,8 @@ from pyspark.sql import SparkSession
 
 import statebed as sb
 from scripts.kafka_broker import QUIET
-from statebed.spark.scan import kafka_reader
+from statebed.arrays import compiled
+from statebed.spark.scan import kafka_library, kafka_reader
 from statebed.spark.scan.kafka_ranges import ranges_between, ranges_of, tasks_of_ranges
 from statebed.spark.scan.kafka_reader import KafkaClient, KafkaRange
 from statebed.spark.scan.parquet_reader import FileColumn, ScanRefusedError
@@ -88,7 +91,11 @@ def read_by_spark(spark: SparkSession, broker: Broker, topic: str, **options: st
     return sorted((tuple(row.values()) for row in rows.to_pylist()), key=lambda row: row[4])
 
 
-def test_messages_are_read_as_spark_reads_them(spark: SparkSession, broker: Broker) -> None:
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_messages_are_read_as_spark_reads_them(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(compiled, "_min_rows", lambda: 1 if is_compiled else None)
     topic = broker.new_topic()
     broker.send(topic, [b"", b"\xff\0", None, "x" * 900_000], key=b"\x01")
     broker.send(topic, ["plain"] * 1_000)
@@ -132,6 +139,32 @@ def test_messages_that_are_gone_are_left_to_spark(broker: Broker, monkeypatch: p
         read(KafkaRange(client(broker), topic, 0, 3, 4))
     with pytest.raises(ScanRefusedError, match="partition 7: "):
         read(KafkaRange(client(broker), topic, 7, 0, 1))
+
+
+def test_messages_that_come_twice_or_out_of_order_are_refused(broker: Broker) -> None:
+    messages = KafkaRange(client(broker), "t", 0, 5, 9)
+    fields = [kafka_library._Message(payload=None, offset=offset) for offset in (5, 6, 8, 9)]
+
+    def events(*places: int) -> kafka_library.Messages:
+        pointers = np.array([ctypes.addressof(fields[place]) for place in places], np.uint64)
+        return kafka_library.Messages(kafka_library.library(), pointers, None)
+
+    def taken(*lists: Sequence[int]) -> list[list[int]]:
+        reader = kafka_reader._RangeReader(messages)
+        reader._position = 5
+        kept = [events(*places) for places in lists]
+        assert [reader._take(each) for each in kept] == [0] * len(kept)
+        return [each.offsets.tolist() for each in kept]
+
+    assert taken([0, 1], [2, 3]) == [[5, 6], [8]], "the last one belongs to the next range"
+    for lists in ([[0, 0]], [[1, 0]], [[0, 1], [1]], [[1, 2], [0]]):
+        with pytest.raises(ScanRefusedError, match=r"topic t, partition 0: offset [56] came twice, or out of order"):
+            taken(*lists)
+
+
+def test_settings_that_the_client_does_not_know_are_refused() -> None:
+    with pytest.raises(ScanRefusedError, match="No such configuration property"):
+        kafka_library.LibraryConsumer({"bootstrap.servers": "a:1", "no.such.setting": 1})
 
 
 def test_options_of_javas_client_are_left_to_spark() -> None:

@@ -1,6 +1,7 @@
 """Compiled loops give the same bits as numpy, and are optional."""
 
 import contextlib
+import ctypes
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -337,6 +338,22 @@ view.merge(pa.table({"id": ids}), pa.table({"value": ids}), merge_columns(value=
 print(loops_for(10**6), sum(sum(part["value"].to_pylist()) for part in view.scan()))
 """
     assert run(code) == f"None {2 * sum(range(5000))}"
+
+
+def test_memory_is_copied_and_c_functions_are_called_by_address() -> None:
+    loops = compiled.loops_for(1 << 12)
+    assert loops is not None
+    texts = [b"", b"a", b"xyz" * 100, b"", b"last"]
+    buffers = [ctypes.create_string_buffer(text) for text in texts]
+    starts = np.array([ctypes.addressof(buffer) for buffer in buffers], np.uint64)
+    lengths = np.array([len(text) for text in texts], np.uint64)
+    result = np.empty(int(lengths.sum()), np.uint8)
+    loops.copy_memory(starts, lengths, result)
+    assert result.tobytes() == b"".join(texts)
+    libc = ctypes.CDLL(None)
+    limits = np.array([5, 5, 5, 5, 3], np.uint64)
+    strnlen = np.uint64(ctypes.cast(libc.strnlen, ctypes.c_void_p).value or 0)
+    assert loops.call_each(strnlen, starts, limits).tolist() == [0, 1, 5, 0, 3]
 
 
 def test_small_batches_do_not_load_the_compiler() -> None:

@@ -9,6 +9,9 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
@@ -384,3 +387,48 @@ def any_set(flags: Mask, order: Rows, starts: Rows) -> Mask:
             here |= flags[order[place]]
         result[group] = here
     return result
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(_context: Any, _target: Any, _source: Any, _length: Any) -> Any:
+    """Copy bytes from one address to another."""
+
+    def code(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        target, source = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call(_context: Any, _function: Any, _first: Any, _second: Any) -> Any:
+    """Call the C function at an address."""
+
+    def code(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word, [word, word])
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int64(types.uint64, types.uint64, types.uint64), code
+
+
+@_compiled
+def copy_memory(starts: Words, lengths: Words, result: npt.NDArray[np.uint8]) -> None:
+    """Copy the bytes at these addresses, one after the other."""
+    at = _word(result.ctypes.data)
+    for place in range(len(starts)):
+        _copy(at, starts[place], lengths[place])
+        at += lengths[place]
+
+
+@_compiled
+def call_each(function: np.uint64, first: Words, second: Words) -> Rows:
+    """Return the results of the C function at an address, which has one or two words as arguments.
+
+    A function with fewer arguments ignores the others, and the result of one that returns nothing has no meaning.
+    """
+    results = np.empty(len(first), np.int64)
+    for place in range(len(first)):
+        results[place] = _call(function, first[place], second[place])
+    return results

@@ -9,24 +9,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.errors import MissingDependencyError
 from statebed.sinks.kafka.topic import driver
+from statebed.spark.scan.kafka_library import LibraryConsumer, Messages, library
 from statebed.spark.scan.parquet_reader import ROWS_AT_ONCE, FileColumn, ScanRefusedError
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
 
 _BATCH_BYTES = 8 << 20
 """Bytes of messages that are in memory at once, apart from the client's queue."""
 _FIRST_MESSAGES = 16
 """Number of messages that are read before their size is known."""
-_MESSAGES_AT_ONCE = 1_024
-"""Number of messages that are objects of Python at once: with 65,536, reading took 1.5 to 2 times as long."""
+_MESSAGES_AT_ONCE = 1 << 14
+"""Number of messages that are taken from the client at once."""
 _QUEUE_KBYTES = 8 << 10
 """Size of the queue of a consumer."""
 _QUEUED_MESSAGES = 1_000
@@ -36,6 +34,8 @@ What was fetched beyond a range is wasted if another worker reads the next one; 
 processor time.
 """
 _FETCH_BYTES = 1 << 20
+_BACKOFF_MS = 10
+"""Milliseconds after which a full queue is looked at again: with 1, a consumer that waits takes 2 % of a core."""
 _POLL_SECONDS = 0.2
 _STALLED_SECONDS = 30.0
 """Longest time without a message until Spark is left to find out why."""
@@ -91,25 +91,24 @@ class KafkaClient:
             elif name.lower() not in _WITHOUT_EFFECT:
                 raise ScanRefusedError(f"the option {name} is for Spark's connector")
         try:
-            driver()
+            library()
         except MissingDependencyError as error:
             raise ScanRefusedError(error.what) from error
         return cls(tuple(sorted(settings.items())))
 
-    def consumer(self) -> "Consumer":
+    def consumer(self) -> LibraryConsumer:
         """Return a consumer that joins no group and stores no offsets."""
         own = {
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.message.max.bytes": _FETCH_BYTES,
-            "fetch.queue.backoff.ms": 1,
+            "fetch.queue.backoff.ms": _BACKOFF_MS,
             "log_level": 0,
             "queued.max.messages.kbytes": _QUEUE_KBYTES,
             "queued.min.messages": _QUEUED_MESSAGES,
         }
-        consumer: Consumer = driver().Consumer(dict(self.settings) | own)
-        return consumer
+        return LibraryConsumer(dict(self.settings) | own)
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,8 @@ class KafkaRange:
         pieces: list[pa.RecordBatch] = []
         rows = nbytes = 0
         for messages in self._messages():
-            pieces.append(pa.record_batch([_column(column, messages) for column in columns], schema=schema))
+            arrays = [_column(column, messages, self) for column in columns]
+            pieces.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
             rows, nbytes = rows + len(messages), nbytes + pieces[-1].nbytes
             if rows >= ROWS_AT_ONCE or nbytes >= _BATCH_BYTES:
                 yield pa.concat_batches(pieces)
@@ -140,21 +140,24 @@ class KafkaRange:
         if pieces:
             yield pa.concat_batches(pieces)
 
-    def _messages(self) -> "Iterator[list[Message]]":
+    def _messages(self) -> Iterator[Messages]:
         """Yield the messages in small lists, which stay in the processor's caches."""
         with _RangeReader(self) as reader:
             count = _FIRST_MESSAGES
-            while messages := reader.next(count):
-                size = sum(map(len, messages)) // len(messages)
+            while (messages := reader.next(count)) is not None:
+                try:
+                    size = messages.nbytes // len(messages)
+                    yield messages
+                finally:
+                    messages.release()
                 count = min(_MESSAGES_AT_ONCE, max(1, _BATCH_BYTES // max(size, 1)))
-                yield messages
 
 
 @dataclass
 class _Kept:
     """A consumer, and the message that it returns next."""
 
-    consumer: "Consumer"
+    consumer: LibraryConsumer
     topic: str
     partition: int
     position: int
@@ -169,14 +172,14 @@ class _RangeReader:
 
     def __init__(self, messages: KafkaRange) -> None:
         self._range = messages
-        self._kafka: Any = driver()
+        self._codes: Any = driver().KafkaError
 
     def __enter__(self) -> Self:
         own = self._range
         kept = _kept.pop(own.client, None)
         if kept is None or (kept.topic, kept.partition, kept.position) != (own.topic, own.partition, own.start):
             consumer = own.client.consumer() if kept is None else kept.consumer
-            consumer.assign([self._kafka.TopicPartition(own.topic, own.partition, own.start)])
+            consumer.assign(own.topic, own.partition, own.start)
         else:
             consumer = kept.consumer
         self._consumer, self._position = consumer, own.start
@@ -191,63 +194,73 @@ class _RangeReader:
         while len(_kept) > _MAX_CONSUMERS:
             _kept.popitem(last=False)[1].consumer.close()
 
-    def next(self, count: int) -> "list[Message]":
-        """Return the next messages of the range, at most `count`; an empty list after the last one."""
+    def next(self, count: int) -> Messages | None:
+        """Return the next messages of the range, at least one and at most `count`; None after the last one."""
+        own = self._range
         deadline = time.monotonic() + _STALLED_SECONDS
-        while self._position < self._range.end:
-            wanted = min(count, self._range.end - self._position)
-            messages = self._consumer.consume(wanted, timeout=_POLL_SECONDS)
-            errors, end = [message.error() for message in messages], 0
-            if any(error is not None for error in errors):  # comparing errors by == raises
-                end = self._end_of(messages)
-                messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-            if messages:
-                if (messages[0].offset() or 0) < self._position:
-                    raise ScanRefusedError(f"{self._range.path}: offset {messages[0].offset()} came twice")
-                self._position = int(messages[-1].offset() or 0) + 1
-                if self._position > self._range.end:
-                    # Offsets have gaps, so that the last messages may belong to the next range.
-                    messages = [message for message in messages if (message.offset() or 0) < self._range.end]
-            if end >= self._range.end:
-                self._position = max(self._position, self._range.end)
-            if messages:
+        while self._position < own.end:
+            wanted = min(count, own.end - self._position)
+            messages = self._consumer.consume(wanted, timeout=_POLL_SECONDS, expected=own.end - own.start)
+            try:
+                end = self._take(messages)
+            except BaseException:
+                messages.release()
+                raise
+            if end >= own.end:
+                self._position = max(self._position, own.end)
+            if len(messages):
                 return messages
+            messages.release()
             if time.monotonic() > deadline:
-                raise ScanRefusedError(f"{self._range.path}: nothing came for {_STALLED_SECONDS:g} s")
-        return []
+                where = f"offset {self._position} of {own.end}"
+                raise ScanRefusedError(f"{own.path}: nothing came for {_STALLED_SECONDS:g} s at {where}")
+        return None
 
-    def _end_of(self, events: "Sequence[Message]") -> int:
+    def _take(self, messages: Messages) -> int:
+        """Keep the messages of the range and move on behind them; return the end of the partition if it was reached,
+        else 0; raise ScanRefusedError for errors, and for messages that are not in order.
+        """
+        end, errors = 0, messages.errors
+        if errors.any():
+            end = self._end_of(messages)
+            messages.keep(errors == 0)
+        if len(messages):
+            offsets = messages.offsets
+            if offsets[0] < self._position or (np.diff(offsets) <= 0).any():
+                raise ScanRefusedError(f"{self._range.path}: offset {offsets.min()} came twice, or out of order")
+            self._position = int(offsets[-1]) + 1
+            if self._position > self._range.end:
+                # Offsets have gaps, so that the last messages may belong to the next range.
+                messages.keep(offsets < self._range.end)
+        return end
+
+    def _end_of(self, events: Messages) -> int:
         """Return the end of the partition if it was reached, else 0; raise ScanRefusedError for errors."""
-        end = 0
-        codes = self._kafka.KafkaError
-        for event in events:
-            error = event.error()
-            if error is None:
-                continue
-            if error.code() == codes._PARTITION_EOF:  # noqa: SLF001 - the client's public name
-                end = int(event.offset() or 0)
-            elif error.code() not in {codes._TRANSPORT, codes._ALL_BROKERS_DOWN}:  # noqa: SLF001 - likewise
-                raise ScanRefusedError(f"{self._range.path}: {error.str()}")
+        end, offsets, errors = 0, events.offsets, events.errors
+        for place in np.flatnonzero(errors).tolist():
+            if errors[place] == self._codes._PARTITION_EOF:  # noqa: SLF001 - the client's public name
+                end = int(offsets[place])
+            elif errors[place] not in {self._codes._TRANSPORT, self._codes._ALL_BROKERS_DOWN}:  # noqa: SLF001 - likewise
+                raise ScanRefusedError(f"{self._range.path}: {events.error_text(place)}")
         return end
 
 
-def _column(column: FileColumn, messages: "Sequence[Message]") -> pa.Array:  # noqa: PLR0911 - one return per column
-    kind = column.field.type
+def _column(column: FileColumn, messages: Messages, source: KafkaRange) -> pa.Array:  # noqa: PLR0911 - one return per column
+    kind, rows = column.field.type, len(messages)
     match column.name:
         case "key":
-            return pa.array([message.key() for message in messages], kind)
+            return messages.keys().cast(kind)
         case "value":
-            return pa.array([message.value() for message in messages], kind)
+            return messages.values().cast(kind)
         case "topic":
-            return pa.repeat(pa.scalar(messages[0].topic(), kind), len(messages))
+            return pa.repeat(pa.scalar(source.topic, kind), rows)
         case "partition":
-            return pa.repeat(pa.scalar(messages[0].partition(), kind), len(messages))
+            return pa.repeat(pa.scalar(source.partition, kind), rows)
         case "offset":
-            return pa.array([message.offset() for message in messages], kind)
+            return pa.array(messages.offsets).cast(kind)
         case "timestamp":
-            times = np.array([message.timestamp()[1] for message in messages], dtype=np.int64)
-            return pa.array(times * _MILLISECOND_US).cast(kind)
+            return pa.array(messages.times()[0] * _MILLISECOND_US).cast(kind)
         case "timestampType":
             # Spark's numbers begin with -1, for a message without a time.
-            return pa.array([message.timestamp()[0] - 1 for message in messages], kind)
+            return pa.array(messages.times()[1] - 1).cast(kind)
     raise ScanRefusedError(f"messages have no column {column.name}")

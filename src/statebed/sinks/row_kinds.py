@@ -29,6 +29,7 @@ class RowKind(enum.StrEnum):
 
 
 _KINDS = list(RowKind)
+_WORD_BITS = 63
 
 
 class KeyedChanges:
@@ -45,11 +46,15 @@ class KeyedChanges:
         added = weights[numbers] > 0
         # Without key columns all rows are versions of one row.
         groups = group_equal(net.select(list(key))).group_of_rows()[numbers] if key else np.zeros_like(numbers)
-        counts = np.zeros((2, int(groups.max(initial=-1)) + 1), dtype=np.int64)
-        np.add.at(counts, (added.astype(np.int64), groups), 1)
-        updates = counts.min(axis=0)[groups] > _place_in_group(groups, added)
+        size = int(groups.max(initial=-1)) + 1
+        counts = [np.bincount(groups[chosen], minlength=size) for chosen in (~added, added)]
+        self.has_unique_keys = bool(counts[1].max(initial=0) <= 1)
+        """Whether no key has several rows after the changes."""
+        is_single = self.has_unique_keys and bool(counts[0].max(initial=0) <= 1)
+        places = np.zeros_like(groups) if is_single else _place_in_group(groups, added)
+        updates = np.minimum(*counts)[groups] > places
         kinds = 2 * added.astype(np.int64) + updates
-        order = np.lexsort((groups, kinds))
+        order = _order_by(kinds * size + groups)
         self._kinds = kinds[order]
         self.rows: pa.Table = without_weight(net).take(from_numpy(numbers[order], pa.int64()))
 
@@ -72,10 +77,21 @@ def row_kind_field() -> pa.Field:
 def _place_in_group(groups: Integers, added: npt.NDArray[np.bool_]) -> Integers:
     """Return, for each row, the number of earlier rows with the same key and direction."""
     marks = 2 * groups + added
-    order = np.argsort(marks, kind="stable")
+    order = _order_by(marks)
     ordered = marks[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else ordered
     places = np.empty(len(marks), dtype=np.int64)
     sizes = np.diff(starts, append=np.int64(len(marks)))
     places[order] = np.arange(len(marks), dtype=np.int64) - np.repeat(starts, sizes)
     return places
+
+
+def _order_by(numbers: Integers) -> Integers:
+    """Return the rows in the order of their numbers, which are not negative; equal ones stay in their order."""
+    bits = max(len(numbers) - 1, 1).bit_length()
+    if int(numbers.max(initial=0)).bit_length() + bits >= _WORD_BITS:
+        return np.argsort(numbers, kind="stable")
+    # Plain words sort several times faster than row numbers by another array.
+    words = (numbers << bits) | np.arange(len(numbers), dtype=np.int64)
+    words.sort()
+    return words & ((1 << bits) - 1)

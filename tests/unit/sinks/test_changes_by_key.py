@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from effort import examples
@@ -22,7 +23,7 @@ from statebed.format.stream_schema import Changes, Output
 from statebed.operators.changelog import folded
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink, read_table, table_files
 from statebed.sinks.registry import KINDS, SinkRequest
-from statebed.sinks.row_kinds import KeyedChanges, RowKind
+from statebed.sinks.row_kinds import KeyedChanges, RowKind, _order_by
 from statebed.sinks.row_shape import Form, RowShape, has_one_row, make_shape
 from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import get_storage_provider
@@ -41,6 +42,13 @@ Epoch = list[tuple[Row, int, int]]
 
 keys = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 1, None]))
 values = st.sampled_from([0.0, 1.5, -2.0, None])
+
+
+@given(st.lists(st.integers(0, 5) | st.integers(0, 2**63 - 1), max_size=50))
+@settings(max_examples=examples(100), deadline=None)
+def test_rows_with_equal_numbers_stay_in_their_order(values: list[int]) -> None:
+    expected = sorted(range(len(values)), key=values.__getitem__)
+    assert _order_by(np.array(values, np.int64)).tolist() == expected
 
 
 @st.composite

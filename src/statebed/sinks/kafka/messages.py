@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from statebed.checkpoint import Publication
@@ -77,32 +78,38 @@ class MessageEncoder:
         if self.is_upsert or self._encoding is Encoding.DEBEZIUM:
             rows = outbox_rows(publication)
             if rows is not None and rows.num_rows:
-                changes = self._changes(rows, publication)
-                while batch := list(islice(changes, BATCH_ROWS)):
-                    yield batch
+                yield from self._changes(rows, publication)
             return
         is_raw = self._encoding is Encoding.RAW
         for rows_batch in outbox_batches(publication, BATCH_ROWS, any_bytes=is_raw):
-            if rows_batch.num_rows:
-                yield list(self._rows(pa.Table.from_batches([rows_batch])))
+            yield from self._rows(pa.Table.from_batches([rows_batch]))
 
-    def _rows(self, rows: pa.Table) -> Iterator[Message]:
-        for key, value in zip(self._keys(rows), self._values(rows), strict=True):
-            yield {"key": key, "value": value}
+    def _rows(self, rows: pa.Table) -> Iterator[list[Message]]:
+        for start in range(0, rows.num_rows, BATCH_ROWS):
+            batch = rows.slice(start, BATCH_ROWS)
+            keys, values = self._keys(batch), self._values(batch)
+            yield [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
 
-    def _changes(self, rows: pa.Table, publication: Publication) -> Iterator[Message]:
+    def _changes(self, rows: pa.Table, publication: Publication) -> Iterator[list[Message]]:
         if self._encoding is Encoding.DEBEZIUM:
-            for op, key, value in self.envelope.events(rows, publication):
-                yield {"key": key, "value": value}
-                if op == DELETED:
-                    yield {"key": key, "value": None}
+            events = self._events(rows, publication)
+            while batch := list(islice(events, BATCH_ROWS)):
+                yield batch
             return
         changes = KeyedChanges(rows, self.envelope.key)
         written = pa.concat_tables([changes.of(RowKind.INSERT), changes.of(RowKind.UPDATE_AFTER)])
-        self._check_unique(written, publication)
-        for deleted in self._keys(changes.of(RowKind.DELETE)):
-            yield {"key": deleted, "value": None}
+        if not changes.has_unique_keys:
+            raise self._ambiguous(written, publication)
+        deleted = changes.of(RowKind.DELETE)
+        for start in range(0, deleted.num_rows, BATCH_ROWS):
+            yield [{"key": key, "value": None} for key in self._keys(deleted.slice(start, BATCH_ROWS))]
         yield from self._rows(written)
+
+    def _events(self, rows: pa.Table, publication: Publication) -> Iterator[Message]:
+        for op, key, value in self.envelope.events(rows, publication):
+            yield {"key": key, "value": value}
+            if op == DELETED:
+                yield {"key": key, "value": None}
 
     def _keys(self, rows: pa.Table) -> Sequence[bytes | None]:
         if self._encoding is Encoding.RAW:
@@ -121,20 +128,17 @@ class MessageEncoder:
             return list(self._avro.encode(rows.select(self._output.columns.names)))
         return _as_bytes(json_lines(rows.select(self._output.columns.names)))
 
-    def _check_unique(self, rows: pa.Table, publication: Publication) -> None:
+    def _ambiguous(self, rows: pa.Table, publication: Publication) -> SinkError:
+        """Return the error for several rows with one key, the first of which is named."""
         keys = rows.select(list(self.envelope.key))
         groups = group_equal(keys).group_of_rows()
-        seen: set[int] = set()
-        if int(groups.max(initial=-1)) + 1 == rows.num_rows:
-            return
-        for row, group in enumerate(groups.tolist()):
-            if group in seen:
-                raise SinkError(
-                    f"epoch {publication.epoch} has several rows with the key {keys.slice(row, 1).to_pylist()[0]}",
-                    where=f"sink {self.envelope.table}",
-                    fix="declare a key that identifies every row of the stream: write(..., key=[...])",
-                )
-            seen.add(group)
+        firsts = np.unique(groups, return_index=True)[1]
+        row = int(np.delete(np.arange(len(groups)), firsts)[0])
+        return SinkError(
+            f"epoch {publication.epoch} has several rows with the key {keys.slice(row, 1).to_pylist()[0]}",
+            where=f"sink {self.envelope.table}",
+            fix="declare a key that identifies every row of the stream: write(..., key=[...])",
+        )
 
     def _check(self, where: str) -> None:
         columns, key = self._output.columns, self.envelope.key

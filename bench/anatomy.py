@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from bench.report import Figure, Report, is_chosen, smaller
 from bench.spark.cases import Case, Files, Kind
 from bench.spark.child import HEAP, WITHOUT_ROWS
 from bench.spark.inputs import write_inputs
-from bench.spark.watch import ProcessorClock
+from bench.spark.watch import ProcessorClock, tree_of
 from bench.subtask_parts import parts_per_row
 from statebed.java import use_java
 from statebed.spark.epoch.epoch_levels import routing
@@ -57,7 +58,7 @@ _THREADS = {
     "Executor task": "tasks",
     "stream executio": "planning",
 }
-_SETTINGS = {
+SETTINGS = {
     "spark.driver.memory": HEAP,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -139,11 +140,15 @@ class Probe:
         self._rows, self._warm, self._measured = sizes
         self._clock = ProcessorClock(os.getpid())
         self._marks: list[dict[str, float]] = []
+        self._own_seconds = 0.0
+        """Processor time of the probe, which is no part of a batch."""
 
     def batch_ended(self) -> None:
+        before = time.thread_time()
         whole = self._clock.seconds()
         java = self._clock.java_seconds
-        self._marks.append({"JVM": java, "Python": whole - java, **_java_threads()})
+        self._marks.append({"JVM": java, "Python": whole - java - self._own_seconds, **_java_threads()})
+        self._own_seconds += time.thread_time() - before
 
     def per_row(self) -> dict[str, float]:
         """Return microseconds per row of the measured batches."""
@@ -156,11 +161,10 @@ def _java_threads() -> dict[str, float]:
     """Return the processor seconds of the JVM's live threads by what they do; compiler threads come and go."""
     ticks = os.sysconf("SC_CLK_TCK")
     by_group = dict.fromkeys((f"JVM: {group}" for group in (*_THREADS.values(), "other threads")), 0.0)
-    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+    java = [pid for pid in tree_of(os.getpid()) if _is_java(pid)]
+    for folder in (task for pid in java for task in Path(f"/proc/{pid}/task").iterdir()):
         try:
             name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            if (folder.parents[1] / "comm").read_text().strip() != "java" or not _is_ours(int(folder.parents[1].name)):
-                continue
         except OSError:
             continue
         group = next((group for start, group in _THREADS.items() if name.startswith(start)), "other threads")
@@ -168,12 +172,11 @@ def _java_threads() -> dict[str, float]:
     return by_group
 
 
-def _is_ours(pid: int) -> bool:
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
+def _is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except OSError:
+        return False
 
 
 def _main() -> None:
@@ -184,7 +187,7 @@ def _main() -> None:
     use_java()
     native = way == WAYS[1]
     builder = SparkSession.builder.master("local[2]")
-    for name, value in (_SETTINGS | (WITHOUT_ROWS if native else {})).items():
+    for name, value in (SETTINGS | (WITHOUT_ROWS if native else {})).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -199,7 +202,7 @@ def _main() -> None:
     print(json.dumps(times))
 
 
-class _Ends:
+class Ends:
     """Sink that only tells the probe that an epoch has been published."""
 
     sink_id = "ends"
@@ -227,7 +230,7 @@ def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: 
         result = rows.select("k", "v")
     else:
         result = rows.key_by("k", name="totals").agg(n=sb.count(), total=sb.sum("v"))
-    result.write(_Ends(probe))
+    result.write(Ends(probe))
     # The parts before the whole job move rows between tasks, so it has to do that, too.
     batch_files.READ_AGAIN_BYTES = -1
     if part in {WHOLE_JOB, STATELESS_JOB}:
@@ -235,7 +238,7 @@ def _run_part(session: SparkSession, part: str, source: Path, own: Path, probe: 
         return
     plan = job._plan()  # noqa: SLF001 - the plan of a job is not public, and the parts are made of it
     scan = native_scan(plan) if native else None
-    steps = _spark_steps(plan, part) if scan is None else _native_steps(plan, part, scan, own / "pieces")
+    steps = _spark_steps(plan, part) if scan is None else native_steps(plan, part, scan, own / "pieces")
 
     def on_batch(batch: DataFrame, _batch_id: int) -> None:
         steps(batch)
@@ -255,17 +258,17 @@ def _spark_steps(plan: JobPlan, part: str) -> Callable[[DataFrame], None]:
         if "route" in names:
             rows = rows.mapInArrow(_Routed(routing(plan, None)), PIECES_SCHEMA)
         elif "pipe" in names:
-            rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
+            rows = rows.mapInArrow(drained, PIECES_SCHEMA)
         if "shuffle" in names:
             rows = rows.repartitionById(plan.parallelism, F.col(SUBTASK))
         if "second pipe" in names:
-            rows = rows.mapInArrow(_drained, PIECES_SCHEMA)
+            rows = rows.mapInArrow(drained, PIECES_SCHEMA)
         rows.write.format("noop").mode("overwrite").save()
 
     return run
 
 
-def _native_steps(plan: JobPlan, part: str, scan: NativeScan, folder: Path) -> Callable[[DataFrame], None]:
+def native_steps(plan: JobPlan, part: str, scan: NativeScan, folder: Path) -> Callable[[DataFrame], None]:
     """Return what is done with a batch whose files are scanned, up to a part."""
     names = NATIVE_PARTS[: NATIVE_PARTS.index(part) + 1]
     files = PieceFiles(str(folder))
@@ -277,7 +280,7 @@ def _native_steps(plan: JobPlan, part: str, scan: NativeScan, folder: Path) -> C
         query_id = str(context.getLocalProperty("sql.streaming.queryId"))
         function = scan.of_batch(plan.prepared.sparkSession, query_id, parallelism=plan.parallelism)
         assert function is not None
-        read = _Scanned(function, routing(plan, None) if "route" in names else _drained)
+        read = _Scanned(function, routing(plan, None) if "route" in names else drained)
         folder.mkdir(parents=True)
         rdd = reading(context, read, tasks=len(function.tasks), files=files)
         if "shuffle" in names:
@@ -315,7 +318,7 @@ class _Scanned:
         freeze_heap()
 
 
-def _drained(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+def drained(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     """Take all rows, and return none."""
     for batch in batches:
         del batch

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import statebed as sb
 from bench.kafka.cases import PARTITIONS, SCHEMA, SMALL_ROWS, Side
+from bench.spark.child import WITHOUT_ROWS
 from bench.spark.gate import Gate
 from bench.spark.ours import MEMORY
 from statebed.java import use_java
@@ -35,7 +36,7 @@ def main() -> None:
     run(session, side, _Trip(servers, "small", f"small-{side.name}", SMALL_ROWS, own / "small"), gate.stop_here)
     if run is _run_ours:
         # Spark ends Python workers that were idle for a minute; the turns of others are no idleness of ours.
-        gate.when_idle = lambda: session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
+        gate.when_idle = lambda: _use_workers(session, side)
     gate.close(batches)
     run(session, side, _Trip(servers, "in", f"out-{side.name}", batch_rows, own / "run"), gate.stop_here)
     gate.say(phases=[], waited=gate.waited)
@@ -109,6 +110,13 @@ def _run_theirs(session: SparkSession, _: Side, trip: _Trip, arrived: Callable[[
     writer.option("checkpointLocation", str(trip.folder / "checkpoint")).start().awaitTermination()
 
 
+def _use_workers(session: SparkSession, side: Side) -> None:
+    """Run a task on each worker of ours. Workers of RDDs run our epochs; those of DataFrames are others."""
+    session.sparkContext.parallelize(range(2), 2).map(int).collect()
+    if side is Side.OURS_PLAIN:
+        session.range(0, 2, 1, 2).mapInArrow(_pass_on, "id bigint").collect()
+
+
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
@@ -139,6 +147,8 @@ def _session(side: Side, own: Path, *, jars: str) -> SparkSession:
             "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
             "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         }
+    if side is Side.OURS:
+        settings |= WITHOUT_ROWS
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()

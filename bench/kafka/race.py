@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.kafka import publishing, topics
+from bench.kafka import anatomy, publishing, topics
 from bench.kafka.cases import BASELINES, SMALL_BATCHES, SMALL_ROWS, Case, Side, cases
 from bench.report import Report, faster, is_chosen, smaller
 from bench.spark.racer import Racer, take_turns
@@ -22,13 +22,16 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`; an exit status when there is none."""
     known = cases(quick=quick)
     chosen = [case for case in known if is_chosen(case.name, only)]
-    if not chosen and not is_chosen(publishing.NAME, only):
-        print("no such case; there are:", *(case.name for case in known), publishing.NAME, sep="\n  ", file=sys.stderr)
+    others = {publishing.NAME: publishing.measure, anatomy.NAME: anatomy.measure}
+    names = [*(case.name for case in known), *others]
+    if not any(is_chosen(name, only) for name in names):
+        print("no such case; there are:", *names, sep="\n  ", file=sys.stderr)
         return 2
     for case in chosen:
         measure(case, report)
-    if is_chosen(publishing.NAME, only):
-        publishing.measure(report, quick=quick)
+    for name, measure_other in others.items():
+        if is_chosen(name, only):
+            measure_other(report, quick=quick)
     return None
 
 
@@ -43,10 +46,10 @@ def measure(case: Case, report: Report, sides: tuple[Side, ...] = tuple(Side)) -
     try:
         broker.start()
         names = [f"{kind}-{side.name}" for side in sides if side is not Side.OURS for kind in ("small", "out")]
-        topics.create(broker, "small", "in", *names)  # our sink creates its own
+        topics.create(broker, "small", topics.INPUT, *names)  # our sink creates its own
         rows = topics.rows_of(case)
         topics.send(broker.servers, "small", rows.slice(0, SMALL_BATCHES * SMALL_ROWS))
-        topics.send(broker.servers, "in", rows)
+        topics.send(broker.servers, topics.INPUT, rows)
         for side in sides:
             own = folder / side.name
             program = ["bench.kafka.child", side.name, str(case.batch_rows), str(case.batches), broker.servers]

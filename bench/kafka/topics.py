@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -13,6 +14,8 @@ from confluent_kafka.cimpl import NewTopic
 from bench.kafka.cases import PARTITIONS, Case
 from scripts.kafka_broker import QUIET, KafkaBroker
 
+INPUT = "in"
+"""Topic of the messages that every side reads."""
 _CHUNK = 50_000
 _DELIVERY_SECONDS = 300
 
@@ -42,17 +45,23 @@ def send(servers: str, topic: str, rows: pa.Table) -> None:
     producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **QUIET})
     keys, values = rows["k"].to_pylist(), rows["v"].to_pylist()
     for first in range(0, rows.num_rows, _CHUNK):
-        messages = [
-            {"value": b'{"k":%d,"v":%d}' % pair, "partition": number % PARTITIONS}
-            for number, pair in enumerate(
-                zip(keys[first : first + _CHUNK], values[first : first + _CHUNK], strict=True)
-            )
-        ]
-        producer.produce_batch(topic, messages)
-        if failed := [message["_error"] for message in messages if "_error" in message]:
-            raise SystemExit(f"{len(failed)} messages were not queued: {failed[0]}")
+        pairs = list(zip(keys[first : first + _CHUNK], values[first : first + _CHUNK], strict=True))
+        for partition in range(PARTITIONS):
+            # The client ignores partitions of single messages in a batch.
+            messages: list[dict[str, Any]] = [
+                {"value": b'{"k":%d,"v":%d}' % pair} for pair in pairs[partition::PARTITIONS]
+            ]
+            producer.produce_batch(topic, messages, partition=partition)
+            if failed := [message["_error"] for message in messages if "_error" in message]:
+                raise SystemExit(f"{len(failed)} messages were not queued: {failed[0]}")
         if producer.flush(_DELIVERY_SECONDS):
             raise SystemExit("not all messages of the input were delivered")
+    reader = Consumer({"bootstrap.servers": servers, "group.id": "bench", **QUIET})
+    ends = [reader.get_watermark_offsets(TopicPartition(topic, number))[1] for number in range(PARTITIONS)]
+    reader.close()
+    expected = [len(range(number, rows.num_rows, PARTITIONS)) for number in range(PARTITIONS)]
+    if ends != expected:
+        raise SystemExit(f"the partitions have {ends} messages instead of {expected}")
 
 
 def check(servers: str, topic: str, rows: pa.Table) -> int:

@@ -1,5 +1,6 @@
 """Tasks read messages with Kafka's own client as Spark's connector would, or leave them to it."""
 
+import _ctypes
 import ctypes
 import json
 import logging
@@ -160,6 +161,16 @@ def test_messages_that_come_twice_or_out_of_order_are_refused(broker: Broker) ->
     for lists in ([[0, 0]], [[1, 0]], [[0, 1], [1]], [[1, 2], [0]]):
         with pytest.raises(ScanRefusedError, match=r"topic t, partition 0: offset [56] came twice, or out of order"):
             taken(*lists)
+
+
+def test_a_build_that_hides_the_client_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        kafka_library, "driver", lambda: SimpleNamespace(cimpl=SimpleNamespace(__file__=_ctypes.__file__))
+    )
+    with pytest.raises(
+        ScanRefusedError, match=r"this build of confluent_kafka does not show Kafka's client: .*rd_kafka"
+    ):
+        kafka_library.library.__wrapped__()
 
 
 def test_settings_that_the_client_does_not_know_are_refused() -> None:

@@ -1,17 +1,22 @@
 """Every page with a real job behind it: what it says, and the right status codes when there is nothing to say."""
 
+import re
+import shlex
 import shutil
+from html import unescape
 from pathlib import Path
 
 import pytest
 from dashboard_client import DashboardClient
 
 from statebed.checkpoint import Run
+from statebed.cli import main
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names, sealed
 from statebed.format.sealed import seal
 from statebed.storage import LocalStore, ScopedStore
 from statebed.testing import cluster
+from statebed.ui.definitions import described
 
 PAGES = [
     "/",
@@ -235,6 +240,20 @@ def test_a_job_that_has_only_begun_is_shown(tmp_path: Path) -> None:
     assert "Plots begin with the first epoch." in page.text
     assert client.get("/jobs/young/history").status_code == 200
     assert "It changes no state." in client.get("/jobs/young/epochs/1").text
+
+
+def test_a_definition_says_when_results_are_emitted() -> None:
+    assert dict(described('{"emit": ["at close", 0]}')) == {"emit": "at close"}
+    assert dict(described('{"emit": ["at close", 60000000]}')) == {"emit": "at close, allowed lateness 1 min"}
+    assert dict(described('{"emit": ["at close", "?"]}')) == {"emit": "at close, ?"}
+
+
+def test_the_history_of_a_job_without_savepoints_shows_a_command_that_exists(tmp_path: Path) -> None:
+    Run.open(ScopedStore(LocalStore(tmp_path), "young"), "young")
+    page = DashboardClient(tmp_path).get("/jobs/young/history").text
+    [command] = re.findall("<code>statebed (.*?)</code>", page)
+    assert main([*shlex.split(unescape(command)), "--help"]) == 0
+    assert main(["savepoint", *shlex.split(unescape(command))[2:], "--help"]) == 2
 
 
 def test_records_of_an_engine_without_spark_have_what_they_tell(tmp_path: Path) -> None:

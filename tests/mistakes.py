@@ -308,6 +308,8 @@ TABLES = Section(
         "manager.checkpoint(0, 0, None)",
         "manager.checkpoint(2, 0, datetime(2024, 1, 1))",
         "view.upsert(keys, rows.slice(1))",
+        "view.replace(keys, rows, [True, False])",
+        "view.replace(pa.concat_tables([keys, keys]), pa.concat_tables([rows, rows]), [True, True])",
         "view.upsert(rows, rows)",
         "view.upsert(keys, {'trips': [1]})",
         "view.upsert(keys, rows.cast(pa.schema([('trips', pa.float64())])))",

@@ -29,7 +29,11 @@ from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))
-VALUES = (pa.field("count", pa.int64(), nullable=False), pa.field("label", pa.string()))
+VALUES = (
+    pa.field("count", pa.int64(), nullable=False),
+    pa.field("label", pa.string()),
+    pa.field("length", pa.int32()),
+)
 SCHEMA = pa.schema([*KEYS, *VALUES])
 TIME_TO_LIVE_US = 10
 TIME_TO_LIVE = dt.timedelta(microseconds=TIME_TO_LIVE_US)
@@ -81,13 +85,14 @@ rows = st.builds(
 )
 batches = st.lists(rows, min_size=2, max_size=6)
 
-VERBS = ["upsert", "merge", "delete", "delete_values", "delete_at", "delete_times", "prefetch", "get"]
+VERBS = ["upsert", "merge", "replace", "delete", "delete_values", "delete_at", "delete_times", "prefetch", "get"]
 
 State = dict[tuple[Any, Any], Row]
 
 
 def add_up(old: pa.Table, new: pa.Table) -> pa.Table:
-    return pa.table([pc.add(old["count"], new["count"]), pc.coalesce(new["label"], old["label"])], schema=new.schema)
+    latest = (pc.coalesce(new[name], old[name]) for name in ("label", "length"))
+    return pa.table([pc.add(old["count"], new["count"]), *latest], schema=new.schema)
 
 
 def combined(old: Row, new: Row) -> Row:
@@ -172,6 +177,20 @@ class KeyedViewMachine(RuleBasedStateMachine):
             view.merge(keys, value_table(mine), add_up, times=self.times(mine))
         self.write(batch, merging=True)
 
+    def replace(self, batch: list[Row]) -> None:
+        if self.table.expires and self.table.clock is TimeToLiveClock.EVENT_TIME:
+            return
+        once = list({row.identity: row for row in batch}.values())
+        for view, keys, mine in self.parts(once):
+            if len(mine) > 1:  # then it need not look them up
+                view.get(keys)
+            kept = [row for row in mine if row.count > 0]
+            view.replace(keys, value_table(kept), np.array([row.count > 0 for row in mine]))
+        self.write([row for row in once if row.count > 0], merging=False)
+        for row in once:
+            if row.count <= 0:
+                self.state.pop(row.identity, None)
+
     def delete(self, batch: list[Row]) -> None:
         for view, keys, mine in self.parts(batch):
             expected = [self.alive(self.state.get(row.identity)) for row in mine]
@@ -225,6 +244,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
                 assert held == self.alive(old)
                 expected = (old.count, old.label) if old is not None and held else (None, None)
                 assert (value["count"], value["label"]) == expected
+                assert value["length"] == (value["label"] and len(value["label"]))
 
     @rule(steps=st.lists(st.tuples(st.sampled_from(VERBS), batches), min_size=3, max_size=8))
     def work(self, steps: list[tuple[str, list[Row]]]) -> None:
@@ -350,7 +370,11 @@ def key_table(batch: list[Row]) -> pa.Table:
 
 
 def value_table(batch: list[Row]) -> pa.Table:
-    columns = [pa.array([row.count for row in batch], pa.int64()), pa.array([row.label for row in batch], pa.string())]
+    columns = [
+        pa.array([row.count for row in batch], pa.int64()),
+        pa.array([row.label for row in batch], pa.string()),
+        pa.array([row.label and len(row.label) for row in batch], pa.int32()),
+    ]
     return pa.table(columns, schema=pa.schema(VALUES))
 
 

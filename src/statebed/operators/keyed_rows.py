@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.compiled import loops_for
 from statebed.arrays.grouping import Grouping, group_rows
 from statebed.arrays.key_hash import check_key_type
 from statebed.arrays.mutable import taken as taken_values
@@ -24,6 +25,8 @@ from statebed.operators.time_to_live import TimeToLive, by_event_time
 
 EVERYTHING = pa.field("_everything", pa.bool_())
 """Key column of state that is shared by all rows; its value is null."""
+_MAX_SORTED_IN_PLACE = 64
+"""Number of rows of a key up to which inserting one after the other is faster than a sort of all."""
 
 
 def state_keys(input_: Input) -> tuple[pa.Field, ...]:
@@ -117,17 +120,29 @@ class KeyedRows:
         return from_numpy(latest, column.type, valid=np.logical_or.reduceat(valid, self.starts))
 
 
-def by_key(rows: pa.Table, input_: Input, *, order: Sequence[OrderBy] = ()) -> KeyedRows:
-    """Group the rows of an input by key; sort rows of a key by `order`, then by event time, then by all columns."""
+def by_key(rows: pa.Table, input_: Input, *, order: Sequence[OrderBy] = (), only_by_time: bool = False) -> KeyedRows:
+    """Group the rows of an input by key; sort rows of a key by `order`, then by event time, then by all columns.
+
+    With `only_by_time`, rows of a key are sorted by event time, which no row may lack, and nothing else.
+    """
     columns = [one_chunk(rows[name]) for name in input_.keys]
     count = rows.num_rows
     hashes = uint64_values(rows[KEY_HASH]) if input_.keys else np.zeros(count, dtype=np.uint64)
     grouping = group_rows(None, hashes, columns)
     rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *input_.keys}]
-    ordered = ordered_inside(rows, grouping, order, [TIME, *rest])
+    ordered = _by_time(rows, grouping) if only_by_time else ordered_inside(rows, grouping, order, [TIME, *rest])
     firsts = ordered[grouping.starts]
     keys = [taken_values(column, firsts) for column in columns] or [pa.nulls(len(firsts), EVERYTHING.type)]
     return KeyedRows(rows, ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(input_))), grouping.starts)
+
+
+def _by_time(rows: pa.Table, grouping: Grouping) -> Integers:
+    loops = loops_for(rows.num_rows)
+    if loops is None or grouping.largest > _MAX_SORTED_IN_PLACE:
+        return ordered_inside(rows, grouping, (), [TIME])
+    ordered = grouping.order.copy()
+    loops.sort_groups(ordered, grouping.starts, int64_values(rows[TIME]))
+    return ordered
 
 
 def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy], columns: Sequence[str]) -> Integers:

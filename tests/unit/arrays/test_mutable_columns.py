@@ -141,3 +141,48 @@ def test_packed_text_does_what_a_list_does(ours: list[bytes | None], theirs: lis
     expected[len(expected) - count :] = theirs[:count][::-1]
     assert column.take(rows).to_pylist() == expected
     assert column.select(rows[::2]).take(np.arange(len(rows[::2]))).to_pylist() == expected[::2]
+
+
+NOTHING: dict[str, pa.DataType] = {"int": pa.int64(), "time": pa.timestamp("us", "UTC"), "flag": pa.bool_()}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_column_without_values_takes_no_memory_until_it_is_written(name: str) -> None:
+    kind, rows = NOTHING[name], np.array([2, 0, 1])
+    column = column_of(pa.nulls(4, kind))
+    assert isinstance(column, FixedColumn)
+    for same in (column, column.copied(), column.select(np.array([3, 1, 0, 2])), column_over(pa.nulls(4, kind))):
+        assert (len(same), same.held_bytes) == (4, 0)
+        assert same.array().equals(pa.nulls(4, kind))
+        assert same.slice(1, 3).array().equals(pa.nulls(2, kind))
+    assert column.put(rows, pa.nulls(3, kind)).held_bytes == 0
+    written = column.copied().put(np.array([1]), pa.array([1], pa.int64()).cast(kind))
+    assert written.held_bytes > 0
+    assert written.array().is_valid().to_pylist() == [False, True, False, False]
+    assert column.array().null_count == 4, "a copy was written"
+    emptied = written.put(np.array([1]), pa.nulls(1, kind))
+    assert emptied.array().equals(pa.nulls(4, kind))
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_column_without_values_is_merged_and_compared_like_any_other(name: str) -> None:
+    kind = NOTHING[name]
+    nothing, some = column_of(pa.nulls(2, kind)), column_of(pa.array([1, None, 0], pa.int64()).cast(kind))
+    first, second = np.array([0, 3], np.uint64), np.array([1, 2, 4], np.uint64)
+    expected = pa.array([None, 1, None, None, 0], pa.int64()).cast(kind)
+    assert nothing.merged([some], Places([first, second])).array().equals(expected)
+    assert some.merged([nothing], Places([second, first])).array().equals(expected)
+    both = nothing.merged([column_of(pa.nulls(3, kind))], Places([first, second]))
+    assert both.array().equals(pa.nulls(5, kind))
+    assert both.held_bytes == 0
+    rows, maybe = np.array([0, 1, 2]), np.ones(3, dtype=np.bool_)
+    assert both.matches(rows, some, rows, maybe).tolist() == [False, True, False]
+    assert some.matches(rows, both, rows, maybe).tolist() == [False, True, False]
+    assert both.matches(rows, both, rows, np.array([True, False, True])).tolist() == [True, False, True]
+
+
+def test_wanted_rows_are_the_only_ones_with_values() -> None:
+    column = column_of(pa.array([1, 2, None, 4]))
+    assert isinstance(column, FixedColumn)
+    assert column.where(np.array([True, False, True, True])).array().to_pylist() == [1, None, None, 4]
+    assert column.array().to_pylist() == [1, 2, None, 4]

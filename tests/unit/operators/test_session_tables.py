@@ -1,6 +1,7 @@
 """Sessions of a key that are open at the same time, against a plain model, and how few of them an epoch reads."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,16 +157,19 @@ def test_p4_what_an_epoch_reads_does_not_grow_with_the_open_sessions_of_a_key(
 
 def test_one_epoch_writes_only_the_earlier_sessions_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    upsert = KeyedView.upsert
 
-    def counted(view: KeyedView, keys: Any, values: Any, **options: Any) -> None:
-        written.append(values.num_rows)
-        upsert(view, keys, values, **options)
+    def counted(write: Callable[..., None]) -> Callable[..., None]:
+        def write_and_count(view: KeyedView, keys: Any, values: Any, *others: Any) -> None:
+            written.append(values.num_rows)
+            write(view, keys, values, *others)
+
+        return write_and_count
 
     with testing.run(visits()) as t:
         t.watermark(0)
         t.feed("clicks", [row("ann", 1, 20 * n) for n in range(100)])
-        monkeypatch.setattr(KeyedView, "upsert", counted)
+        for name in ("upsert", "replace"):
+            monkeypatch.setattr(KeyedView, name, counted(getattr(KeyedView, name)))
         t.feed("clicks", [row("ann", 1, 41)])
         assert written == [1, 1], "one earlier session, and the row of the key"
 

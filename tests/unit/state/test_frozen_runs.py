@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from statebed.arrays.key_hash import Hashes, hash_columns
-from statebed.arrays.mutable import column_of
+from statebed.arrays.mutable import FixedColumn, column_of
 from statebed.state import keyed_table_config
 from statebed.state.keyed.mapped_run import FrozenRun, batch_of, merged_parts
 from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
@@ -150,3 +150,20 @@ def test_a_merge_that_fails_leaves_no_file_behind(folder: SpillFolder, monkeypat
     with pytest.raises(OSError, match="the disk is gone"):
         merged_parts(spilled, edges, TABLE, folder, complete=True, piece_bytes=20_000)
     assert sorted(folder.path.iterdir()) == before
+
+
+@pytest.mark.parametrize("empty", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}], ids=str)
+def test_nothing_is_written_of_columns_without_values(folder: SpillFolder, empty: set[int]) -> None:
+    """Whichever pieces have no values, the others come back where they were."""
+    pieces = pieces_of(run_of(range(900)), 3)
+    for number in empty:
+        pieces[number].values = tuple(
+            column_of(pa.nulls(len(pieces[number]), kind)) for kind in TABLE.value_schema.types
+        )
+    written = FrozenRun.write(pieces, TABLE, folder, max_rows=900)
+    read = rows_of(written.run)
+    assert read == {key: row for piece in pieces for key, row in rows_of(piece).items()}
+    full = FrozenRun.write(pieces_of(run_of(range(900)), 3), TABLE, folder, max_rows=900)
+    assert written.disk_bytes <= full.disk_bytes
+    if len(empty) == 3:
+        assert [column.held_bytes for column in written.run.values if isinstance(column, FixedColumn)] == [0, 0]

@@ -2,17 +2,23 @@
 
 import datetime as dt
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import Hashes, hash_columns
+from statebed.arrays.mutable import Mask, Rows
+from statebed.arrays.packed_text import PackedText
 from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
+from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
@@ -185,3 +191,62 @@ def test_rows_with_structs_whose_fields_may_not_be_null_are_deleted(tiers: Tiers
     view.offer_edit(job.run())
     view = restored(view, store, tiers, 8)
     assert pa.concat_tables(view.scan()).num_rows == 2
+
+
+def test_keys_that_are_not_kept_are_deleted_and_the_others_replaced(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = KeyedView(KEPT, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    view.upsert(keys(1, 2, 3, 4), values((1.0, ["a"]), (2.0, None), (3.0, []), (4.0, ["b"])))
+    view = restored(view, store, tiers, 1)
+    settled(view, tiers)
+    wanted = keys(9, 3, 5, 1, 2)
+    view.get(wanted)
+    view.replace(wanted, values((5.0, ["c"]), (10.0, None)), np.array([False, False, True, True, False]))
+    assert contents(view) == {1: 10.0, 4: 4.0, 5: 5.0}
+    assert view.dirty_rows == 4, "1, 2, 3 and 5: of 9 there is nothing to delete"
+    settled(view, tiers)
+    view.replace(keys(2, 4, 1), values((20.0, None)), np.array([True, False, False]))
+    assert contents(view) == {2: 20.0, 5: 5.0}
+    assert contents(restored(view, store, tiers, 2)) == {2: 20.0, 5: 5.0}
+    view.replace(keys(2, 5), values((0.0, None)).slice(0, 0), np.array([False, False]))
+    assert contents(restored(view, store, tiers, 3)) == {}
+
+
+def test_keys_that_were_just_read_are_hashed_and_looked_up_once(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def hash_and_count(columns: Sequence[pa.Array | PackedText]) -> Hashes:
+        hashed.append(len(columns[0]))
+        return hash_columns(columns)
+
+    view = KeyedView(KEPT, owned=WHOLE_SPACE, store=MemoryStore(), tiers=tiers, hash_function=hash_and_count)
+    view.upsert(keys(1, 2), values((1.0, None), (2.0, None)))
+    settled(view, tiers)
+    looked_up = []
+    find = SortedRun.find
+
+    def find_and_count(run: SortedRun, batch: KeyBatch) -> tuple[Rows, Mask]:
+        looked_up.append(len(batch))
+        return find(run, batch)
+
+    monkeypatch.setattr(SortedRun, "find", find_and_count)
+    distinct, _ = view.distinct(keys(3, 1, 2, 3))
+    view.get(distinct)
+    view.replace(distinct, values((3.0, None)), distinct["id"].to_numpy() == 3)
+    assert (hashed, looked_up) == ([2, 4], [3])
+    assert contents(view) == {3: 3.0}
+
+
+def test_what_cannot_be_replaced_is_refused(tiers: Tiers) -> None:
+    view = KeyedView(KEPT, owned=WHOLE_SPACE, store=MemoryStore(), tiers=tiers)
+    both = values((1.0, None), (2.0, None))
+    with pytest.raises(InputError, match=r"got 2 keys, of which only 1 are distinct"):
+        view.replace(keys(1, 1), both, np.array([True, True]))
+    with pytest.raises(InputError, match=r"`kept` has 3 flags for 2 keys"):
+        view.replace(keys(1, 2), both, np.array([True, True, False]))
+    with pytest.raises(InputError, match=r"got 1 keys and 2 rows of values"):
+        view.replace(keys(1, 2), both, np.array([True, False]))
+    assert contents(view) == {}
+    expiring = KeyedView(EXPIRING, owned=WHOLE_SPACE, store=MemoryStore(), tiers=tiers)
+    with pytest.raises(InputError, match="needs the event time"):
+        expiring.replace(keys(1, 2), both, np.array([True, True]))

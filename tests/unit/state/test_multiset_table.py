@@ -165,7 +165,7 @@ def test_a_page_is_not_larger_if_the_rows_of_a_block_are_in_many_runs(tiers: Tie
     for start in range(0, 16_000, 2_000):
         elements = [f"element {n:08d}" for n in range(start, start + 2_000)]
         world.upsert(np.full(2_000, HOT), elements, np.arange(start, start + 2_000))
-        if start < 8_000:
+        if start < 12_000:
             ballast.upsert(np.arange(20_000) + 10 * start, ["x" * 40] * 20_000, np.ones(20_000, dtype=np.int64))
     runs = [len(slot.block.frozen) + len(slot.block.loose_runs) for slot in world.view._blocks]
     assert max(runs) > 3

@@ -432,3 +432,58 @@ def call_each(function: np.uint64, first: Words, second: Words) -> Rows:
     for place in range(len(first)):
         results[place] = _call(function, first[place], second[place])
     return results
+
+
+@_compiled
+def sort_groups(order: Rows, starts: Rows, values: Rows) -> None:
+    """Sort small groups of `order` by the values of the rows; groups begin at `starts`."""
+    for group in range(len(starts)):
+        start = starts[group]
+        end = starts[group + 1] if group + 1 < len(starts) else len(order)
+        for place in range(start + 1, end):
+            row, at = order[place], place
+            value = values[row]
+            while at > start and values[order[at - 1]] > value:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = row
+
+
+@_compiled
+def merge_spans(spans: tuple[Rows, Rows, Rows], sequences: tuple[Rows, Rows], result: tuple[Rows, Rows, Rows]) -> int:
+    """Merge two sequences of spans, and group the spans of a key that overlap or touch; return the number of groups.
+
+    `spans` are the keys, beginnings and ends, and `sequences` the positions in them, in the order of all three. Write
+    to `result` the positions of all spans, where each group begins in these, and the greatest end of each group.
+    """
+    keys, begins, ends = spans
+    first, second = sequences
+    order, starts, latest = result
+    at, other, groups, last_key = 0, 0, 0, np.int64(0)
+    for place in range(len(order)):
+        if other == len(second):
+            from_first = True
+        elif at == len(first):
+            from_first = False
+        else:
+            ours, theirs = first[at], second[other]
+            if keys[ours] != keys[theirs]:
+                from_first = keys[ours] < keys[theirs]
+            elif begins[ours] != begins[theirs]:
+                from_first = begins[ours] < begins[theirs]
+            else:
+                from_first = ends[ours] <= ends[theirs]
+        if from_first:
+            span = first[at]
+            at += 1
+        else:
+            span = second[other]
+            other += 1
+        order[place] = span
+        if groups and keys[span] == last_key and begins[span] <= latest[groups - 1]:
+            latest[groups - 1] = max(latest[groups - 1], ends[span])
+        else:
+            starts[groups], latest[groups] = place, ends[span]
+            groups += 1
+        last_key = keys[span]
+    return groups

@@ -75,7 +75,8 @@ class Places:
         merged, loops = np.empty(self._count, dtype=parts[0].dtype), loops_for(self._count)
         for at, part in zip(self._at, parts, strict=True):
             if loops is not None:
-                loops.scatter(part, at, merged)
+                # A part that repeats one element would be compiled separately.
+                loops.scatter(np.ascontiguousarray(part), at, merged)
             else:
                 merged[at] = part
         return merged
@@ -129,6 +130,8 @@ def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 def taken(array: pa.Array, rows: Rows, wanted: Mask | None = None) -> pa.Array:
     """Return some rows of an array, in the given order, and null where they are not wanted."""
     kind = array.type
+    if len(array) and array.null_count == len(array):
+        return pa.nulls(len(rows), kind)
     if len(array) and pa.types.is_primitive(kind) and (dtype := _BITS.get(kind.bit_width)) is not None:
         values = fixed_width_values(array, dtype)
         if wanted is None and not array.null_count:

@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import int64_values, one_chunk
+from statebed.arrays.compiled import loops_for
 from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
+from statebed.arrays.hash_order import is_ascending
 from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIME
 from statebed.operators.keyed_rows import taken
@@ -65,26 +67,41 @@ class MergedSessions:
     sessions: Sessions
     unchanged: Integers
     """Position among the sessions before of each that is one of them, unchanged; -1 for all others."""
-    into: Integers
-    """Position of the session that each of those before, and then each of the others, has become a part of."""
+    grouping: Grouping
+    """The sessions before, and then the others, by the session that they have become a part of."""
+
+    @property
+    def into(self) -> Integers:
+        """Position of the session that each of those before, and then each of the others, has become a part of."""
+        return self.grouping.group_of_rows()
 
 
 def merged_sessions(sessions: Sessions, others: Sessions, partials: SessionPartials) -> MergedSessions:
     """Merge sessions of a key that overlap or touch."""
     both = sessions.concatenated(others)
+    grouping, ends = _grouped(both, len(sessions))
+    merged = pa.Table.from_arrays(partials.merge(both.partials, grouping), schema=both.partials.schema)
+    firsts = grouping.first_rows
+    unchanged = np.where((grouping.sizes == 1) & (firsts < len(sessions)), firsts, -1)
+    return MergedSessions(Sessions(both.key_index[firsts], both.starts[firsts], ends, merged), unchanged, grouping)
+
+
+def _grouped(both: Sessions, count: int) -> tuple[Grouping, Integers]:
+    """Group sessions, the first `count` of them and others, that overlap or touch; return the end of each group too."""
     keys, starts, ends = both.key_index, both.starts, both.ends
+    if (loops := loops_for(len(both))) is not None:
+        parts = (slice(0, count), slice(count, len(both)))
+        old, new = (_in_order(keys[part], starts[part], ends[part]) for part in parts)
+        order, firsts, latest = (np.empty(len(both), dtype=np.int64) for _ in range(3))
+        groups = loops.merge_spans((keys, starts, ends), (old, new + count), (order, firsts, latest))
+        return Grouping(order=order, starts=firsts[:groups].copy()), latest[:groups].copy()
     order = _in_order(keys, starts, ends)
     latest = _running_ends(keys[order], ends[order])
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
     grouping = Grouping(order=order, starts=np.flatnonzero(begins))
     lasts = np.append(grouping.starts[1:], len(order))[: grouping.groups] - 1
-    merged = pa.Table.from_arrays(partials.merge(both.partials, grouping), schema=both.partials.schema)
-    firsts = grouping.first_rows
-    unchanged = np.where((grouping.sizes == 1) & (firsts < len(sessions)), firsts, -1)
-    return MergedSessions(
-        Sessions(keys[firsts], starts[firsts], latest[lasts], merged), unchanged, grouping.group_of_rows()
-    )
+    return grouping, latest[lasts]
 
 
 def _in_order(keys: Integers, starts: Integers, ends: Integers) -> Integers:
@@ -93,8 +110,11 @@ def _in_order(keys: Integers, starts: Integers, ends: Integers) -> Integers:
     Old and new sessions are each in order of their keys, which a stable sort merges quickly. Only keys whose sessions
     are then still out of order are sorted by all three.
     """
-    order = np.argsort(keys, kind="stable")
-    key, start, end = keys[order], starts[order], ends[order]
+    if is_ascending(keys):
+        order, key, start, end = np.arange(len(keys), dtype=np.int64), keys, starts, ends
+    else:
+        order = np.argsort(keys, kind="stable")
+        key, start, end = keys[order], starts[order], ends[order]
     earlier = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] < end[:-1]))
     wrong = np.flatnonzero((key[1:] == key[:-1]) & earlier)
     if len(wrong):

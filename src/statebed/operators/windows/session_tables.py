@@ -232,8 +232,8 @@ class SessionTables:
         return merged_sessions(earlier, newest, self.partials).sessions
 
     def _newest(self, stored: pa.Table, is_stored: Flags) -> Sessions:
-        at = np.flatnonzero(is_stored)
-        return self._sessions(at, filtered(stored, is_stored))
+        fields = [field.name for field in self._earlier_fields if field.name in stored.column_names]
+        return self._sessions(np.flatnonzero(is_stored), filtered(stored.select(fields), is_stored))
 
     def _sessions(self, key_index: Integers, rows: pa.Table) -> Sessions:
         starts, ends = (int64_values(rows[name]) for name in (WINDOW_START, WINDOW_END))
@@ -266,11 +266,7 @@ class SessionTables:
         """
         is_filled = np.zeros(keys.num_rows, dtype=np.bool_)
         is_filled[kept.filled] = True
-        view = tables.get_keyed(SESSIONS)
-        view.delete(filtered(keys, before.is_stored & ~is_filled))
         changed = self._write_earlier(tables, keys, before, kept)
-        if not len(kept.filled):
-            return
         newest = kept.sessions.where(kept.is_newest)
         columns = {
             WINDOW_START: from_numpy(newest.starts, TIMESTAMP),
@@ -279,10 +275,8 @@ class SessionTables:
             PENDING: from_numpy(pending, TIMESTAMP),
             **self._about_earlier(before, kept, changed, left_us),
         }
-        filled_keys = keys if is_filled.all() else taken(keys, kept.filled)
-        view.upsert(
-            filled_keys, pa.table([columns[field.name] for field in self.fields], schema=pa.schema(self.fields))
-        )
+        values = pa.table([columns[field.name] for field in self.fields], schema=pa.schema(self.fields))
+        tables.get_keyed(SESSIONS).replace(keys, values, is_filled)
 
     def _write_earlier(self, tables: Tables, keys: pa.Table, before: OpenSessions, kept: KeptSessions) -> Flags:
         """Write the sessions that are not the newest of their keys, and return the keys for which anything changed."""

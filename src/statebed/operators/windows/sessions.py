@@ -31,12 +31,11 @@ from statebed.operators.windows.large_groups import LARGE, LargeGroups, Results
 from statebed.operators.windows.merged_sessions import (
     MergedSessions,
     Sessions,
-    distinct_keys,
     merged_sessions,
     sessions_of_rows,
 )
 from statebed.operators.windows.session_partials import LARGE_AS, LARGE_VALUES, SessionPartials
-from statebed.operators.windows.session_tables import DueSessions, KeptSessions, OpenSessions, SessionTables
+from statebed.operators.windows.session_tables import SESSIONS, DueSessions, KeptSessions, OpenSessions, SessionTables
 from statebed.state import Combine, KeyedView, TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 
@@ -147,7 +146,7 @@ class SessionAggregate(WindowedAggregation):
 
     def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:
         """Merge new rows into the sessions of their keys, close those that are due, and return the changes."""
-        keyed = by_key(rows, self.inputs[0])
+        keyed = by_key(rows, self.inputs[0], only_by_time=True)
         keys, place, due = self._touched(tables, keyed.keys, clock.watermark_us)
         new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.sessions.partials)
         stored = self.sessions.read(tables, keys, new, due)
@@ -177,9 +176,10 @@ class SessionAggregate(WindowedAggregation):
         earlier = self._taken_timers(tables, EARLIER_TIMERS, watermark_us)
         names = fed.schema.names
         pieces = [fed, *(timers.select(names).cast(fed.schema) for timers in (earlier, newest))]
-        keys, place = distinct_keys(pa.concat_tables(pieces), fed.num_rows + earlier.num_rows)
+        keys, groups = tables.get_keyed(SESSIONS).distinct(pa.concat_tables(pieces))
+        place = groups.group_of_rows()
         starts, ends = (int64_values(earlier[field.name]) for field in self.sessions.edges)
-        return keys, place[: fed.num_rows], DueSessions(place[fed.num_rows :], starts, ends)
+        return keys, place[: fed.num_rows], DueSessions(place[fed.num_rows :][: earlier.num_rows], starts, ends)
 
     def _taken_timers(self, tables: Tables, name: str, watermark_us: int | None) -> pa.Table:
         """Return the timers that are due, and delete them."""

@@ -155,9 +155,9 @@ class Block:
 
         Return the matches in each run, and the rows of the batch whose keys are in no run.
         """
-        self.asked += end - start
-        if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
+        if self._located is not None and self.has_located(batch, start, end):
             return self._located[3], self._located[4]
+        self.asked += end - start
         part = batch.slice(start, end)
         pieces, rows = self._loose.find(part, np.arange(start, end, dtype=np.int64))
         for frozen in self._frozen:
@@ -170,6 +170,10 @@ class Block:
         assert self._opened is None or not len(rows), "keys were looked up in a block before its older files were read"
         self._located = (batch, start, end, pieces, rows) if remember else None
         return pieces, rows
+
+    def has_located(self, batch: KeyBatch, start: int, end: int) -> bool:
+        """Return whether the last lookup was of these rows of a batch, and its result is remembered."""
+        return self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end)
 
     def missing(self, batch: KeyBatch, start: int, end: int) -> bool:
         """Return whether some keys of rows `start` to `end` of a batch are in no run."""
@@ -272,10 +276,23 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[BatchMatches], missing: Rows, batch: KeyBatch, values: WrittenValues, times: Times | None
+        self,
+        pieces: Sequence[BatchMatches],
+        missing: Rows,
+        batch: KeyBatch,
+        values: WrittenValues,
+        times: Times | None,
+        *,
+        kept: Mask | None = None,
     ) -> None:
-        """Write the rows of a batch that has each key once, both keys that were found and `missing` ones."""
+        """Write the rows of a batch that has each key once, both keys that were found and `missing` ones.
+
+        Rows that are not `kept` are deleted instead; they have no values.
+        """
         over: list[tuple[Rows, Marks]] = []
+        if kept is not None:
+            missing = missing.compress(kept[missing])
+            pieces = [part for piece in pieces for part in self._without_gone(piece, kept[piece.rows], over)]
         for piece in pieces:
             if piece.frozen is None:
                 piece.run.put(piece.at, values.for_existing(piece), _at(times, piece.rows))
@@ -289,6 +306,19 @@ class Block:
             run = SortedRun.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run)
         self._located = None
+
+    @staticmethod
+    def _without_gone(piece: BatchMatches, kept: Mask, over: list[tuple[Rows, Marks]]) -> Sequence[BatchMatches]:
+        """Delete the rows that are not kept, or add them to those to lay `over`, and return the others."""
+        gone = piece.where(~kept)
+        gone = gone.where(gone.run.alive(gone.at, None))
+        if len(gone.rows) and piece.frozen is None:
+            piece.run.delete(ascending(gone.at))
+        elif len(gone.rows):
+            assert piece.frozen is not None
+            over.append((gone.rows, (piece.frozen.marks_at(gone.at) & STORED) | (DELETED | DIRTY)))
+        stays = piece.where(kept)
+        return [stays] if len(stays.rows) else []
 
     def delete(self, pieces: Sequence[BatchMatches]) -> None:
         """Delete rows that were found. A row may occur several times."""

@@ -36,7 +36,7 @@ from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.shared_tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
-REMEMBERED_IN_BUDGET = 16
+REMEMBERED_IN_BUDGET = 8
 """The keys of the last operation are remembered if they take at most 1/n of the budget, and at most half of it is in
 use.
 """
@@ -170,6 +170,9 @@ class Blocks:
         Files without a copy on this host are read from the newest on, until all keys are found.
         """
         block = slot.block
+        if block.has_located(batch, start, end):
+            self.counts.hits += 1
+            return False
         if block.opened is not None:
             with self.locked():
                 missing = block.missing(batch, start, end)
@@ -276,7 +279,7 @@ class Blocks:
             blocks = slot.block.split(block_bytes=self.block_bytes)
             for part in self._replaced(slot, blocks):
                 self._charges.account(part, moment)
-            if slot.block.needs_merge or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
+            if slot.block.needs_merge or self._is_large_overlay(slot):
                 self._to_merge.append(slot)
 
     # ---- moving ------------------------------------------------------------------------------------------
@@ -473,7 +476,7 @@ class Blocks:
             with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.held_bytes), self.locked():
                 slot.block.loose()
                 self._charges.account(slot, self._memory.moment())
-        if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+        if self._is_large_overlay(slot):
             self._evict(slot)
         if not slot.block.to_merge(max_bytes=self._spilled_bytes):
             return
@@ -487,6 +490,15 @@ class Blocks:
                 self._charges.account(part, self._memory.moment())
             self._to_count += parts
         give_back_pages()
+
+    def _is_large_overlay(self, slot: Slot) -> bool:
+        """Return whether the newer rows of a spilled block should leave memory: they are larger than a block, which
+        cannot be split, and memory is not free or they are larger than a restored block.
+        """
+        held = slot.block.held_bytes if slot.block.spilled else 0
+        if self._memory.used > self._memory.low_bytes:
+            return held > self.block_bytes
+        return held > RESTORED_BLOCKS * self.block_bytes
 
     def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
         """Replace a block by `blocks` and return their slots. Do nothing if `blocks` is the block itself."""

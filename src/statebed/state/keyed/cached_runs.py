@@ -29,7 +29,7 @@ from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 from statebed.storage import ObjectStore
 
-_LAYOUT = "keyed 1"
+_LAYOUT = "keyed 2"
 """Version of the layout of copies. A change makes copies of older versions invisible."""
 _SMALL_PART = 0.5
 _UNPACKED = 4

@@ -66,7 +66,7 @@ def write_delta(
                 kept.append(piece)
             else:
                 kept.clear()
-            if number % _TRIMMED_EVERY == 0:
+            if number % _TRIMMED_EVERY == _TRIMMED_EVERY - 1:
                 give_back_pages()
         written = files.finish()
     return durable.add_large_delta(written, name_of, merged=merged, pieces=kept) if written else ()
@@ -94,9 +94,16 @@ def _pieces(
 def _as_one(
     parts: Sequence[tuple[SortedRun, Rows, Marks | None]],
 ) -> Sequence[tuple[SortedRun, Rows | None, Marks | None]]:
-    """Merge the rows of several runs into one run, in the order of files, which is cheaper than sorting them later."""
+    """Merge the rows of several runs into one run, in the order of files, which is cheaper than sorting them later.
+    Adjacent rows of one run are not copied, because the run is lent.
+    """
     if len(parts) <= 1:
-        return parts
+        return [
+            (run.slice(int(rows[0]), int(rows[-1]) + 1), None, marks)
+            if rows[-1] - rows[0] + 1 == len(rows)
+            else (run, rows, marks)
+            for run, rows, marks in parts
+        ]
     # From here on, marks only matter for deletions.
     first, *others = (
         run.select(rows, np.zeros(len(rows), dtype=np.uint8) if marks is None else marks) for run, rows, marks in parts

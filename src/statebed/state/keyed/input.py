@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.arrays.columns import int64_values
+from statebed.arrays.mutable import Mask
 from statebed.errors import InputError
 from statebed.state.arguments import check_rows, check_times
 from statebed.state.config import TimeToLiveClock
@@ -16,14 +17,21 @@ from statebed.state.keyed.table import KeyedTable
 Batch: TypeAlias = pa.Table | pa.RecordBatch
 
 
-def checked_values(table: KeyedTable, keys: Batch, values: Batch) -> pa.Table:
-    """Return the values in the table's columns. Raise if there is not exactly one row for each key."""
+def checked_values(table: KeyedTable, keys: Batch, values: Batch, *, kept: Mask | None = None) -> pa.Table:
+    """Return the values in the table's columns. Raise if there is not exactly one row for each key that is `kept`; all
+    are by default.
+    """
     where = f"table {table.name!r}"
     check_rows(keys, "keys", where=where)
     check_rows(values, "values", where=where)
-    if values.num_rows != keys.num_rows:
+    if kept is not None and len(kept) != keys.num_rows:
         raise InputError(
-            f"got {keys.num_rows} keys and {values.num_rows} rows of values",
+            f"`kept` has {len(kept)} flags for {keys.num_rows} keys", where=where, fix="pass one flag for each key"
+        )
+    count = keys.num_rows if kept is None else int(np.count_nonzero(kept))
+    if values.num_rows != count:
+        raise InputError(
+            f"got {count} keys and {values.num_rows} rows of values",
             where=where,
             fix="pass one row of values for each key",
         )

@@ -1,8 +1,8 @@
 """Layout of a run in a column file, in which every column is used without copying it.
 
-Fixed-width values are stored as their bits, with one validity byte each (none if there are no nulls). Other values are
-stored as Arrow arrays. The index's directory is a fixed-width column too. Spilled runs and copies of data files share
-this layout.
+Fixed-width values are stored as their bits, with one validity byte each (none if there are no nulls). Nothing is stored
+of a column without values. Other values are stored as Arrow arrays. The index's directory is a fixed-width column too.
+Spilled runs and copies of data files share this layout.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,10 @@ def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Sor
     for number, field in enumerate((*table.key_schema, *table.value_schema)):
         if f"{_BITS} {number}" in file.fixed:
             bits, valid = file.fixed[f"{_BITS} {number}"], file.fixed[f"{_VALID} {number}"]
-            columns.append(FixedColumn(field.type, bits, cast("Mask", valid) if len(valid) else None))
+            if len(bits) < len(file.fixed[_HASHES]):
+                columns.append(FixedColumn.nulls(field.type, len(file.fixed[_HASHES])))
+            else:
+                columns.append(FixedColumn(field.type, bits, cast("Mask", valid) if len(valid) else None))
         else:
             pieces = [] if file.others is None else file.others[f"{_VALUES} {number}"].chunks
             columns.append(
@@ -142,9 +145,16 @@ def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Sor
 
 
 def _append_fixed(file: ColumnFileWriter, number: int, column: FixedColumn, *, before: int) -> None:
-    file.append(f"{_BITS} {number}", column.bits)
-    seen = file.count(f"{_VALID} {number}")
+    bits, valid = f"{_BITS} {number}", f"{_VALID} {number}"
+    if file.count(bits) < before or not before:
+        if column.all_null:
+            return
+        # These are the first values of the column: all rows before are null.
+        file.append(bits, np.zeros(before, dtype=column.bits.dtype))
+        file.append(valid, np.zeros(before, dtype=np.bool_))
+    file.append(bits, column.bits)
+    seen = file.count(valid)
     if column.valid is not None or seen:
         # These are the first nulls of the column: all values before are valid.
-        file.append(f"{_VALID} {number}", np.ones(before - seen, dtype=np.bool_))
-        file.append(f"{_VALID} {number}", column.filled_validity())
+        file.append(valid, np.ones(before - seen, dtype=np.bool_))
+        file.append(valid, column.filled_validity())

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.arrays.columns import boolean_array, boolean_values, from_numpy, int64_values, one_chunk, uint64_values
-from statebed.arrays.mutable import Rows, column_of, taken
+from statebed.arrays.mutable import FixedColumn, Rows, column_of, taken
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.keyed.batch import take_rows
@@ -32,6 +32,9 @@ def file_rows(table: KeyedTable, run: SortedRun, rows: Rows | None, marks: Marks
     if run.times is not None:
         columns[TIME] = from_numpy(run.times if rows is None else run.times.take(rows), TIMESTAMP, valid=~deleted)
     for name, value in zip(table.value_schema.names, run.values, strict=True):
+        if alive is not None and isinstance(value, FixedColumn):
+            columns[name] = (value if rows is None else value.select(rows)).where(alive).array()
+            continue
         array = value.array() if rows is None else value.take(rows)
         columns[name] = array if alive is None else taken(array, np.arange(count, dtype=np.int64), alive)
     schema = table.file_schema

@@ -143,7 +143,7 @@ class KeyedView:
         batch = self._batch(keys)
         has_values = np.zeros(len(batch), dtype=np.bool_)
         source = np.full(len(batch), -1, dtype=np.int64)
-        tables = [pa.schema([field.with_nullable(True) for field in self.table.value_schema]).empty_table()]
+        tables = [_nullable(self.table.value_schema).empty_table()]
         count = 0
         for piece in self._matches(batch):
             rows = batch.order[piece.rows]
@@ -242,6 +242,27 @@ class KeyedView:
         The time of a key is the latest that it was written with.
         """
         self._write(keys, values, times, None)
+
+    def replace(self, keys: Batch, values: Batch, kept: Mask) -> None:
+        """Set the values of the keys in `kept`, and delete the other keys. `values` has one row for each key that is
+        kept. No key may repeat.
+
+        The keys are looked up once, or not at all if they were just read.
+        """
+        self._check_open()
+        table = checked_values(self.table, keys, values, kept=kept)
+        times = written_times(self.table, keys.num_rows, None, now_us=self._now_us)
+        batch = self._batch(keys)
+        if batch.repeats is not None:
+            raise InputError(
+                f"`replace` got {keys.num_rows} keys, of which only {len(batch.starts())} are distinct",
+                where=self._where,
+                fix="pass each key once",
+            )
+        source, is_kept = (np.cumsum(kept) - 1)[batch.order], kept[batch.order]
+        columns = [taken(one_chunk(column), source, is_kept) for column in table.columns]
+        rows = pa.Table.from_arrays(columns, schema=_nullable(self.table.value_schema))
+        self._write_pieces(batch, rows, times, None, is_kept)
 
     def merge(self, keys: Batch, values: Batch, function: MergeFunction, *, times: pa.Array | None = None) -> None:
         """Set each key to `function(old values, new values)`, or to the new values if it has none.
@@ -536,19 +557,33 @@ class KeyedView:
         return [piece for piece in alive if len(piece.rows)]
 
     def _write(self, keys: Batch, values: Batch, times: pa.Array | None, function: MergeFunction | None) -> None:
-        """Check a batch, then write it, in pieces by hash if it is large."""
+        """Check a batch, then write it."""
         self._check_open()
         table = checked_values(self.table, keys, values)
         moments = written_times(self.table, keys.num_rows, times, now_us=self._now_us)
         batch = self._batch(keys)
         unique, rows = last_of_each(batch, table) if function is None else folded(batch, table, function)
         latest = None if moments is None else latest_times(batch, moments)
+        self._write_pieces(unique, rows, latest, function, None)
+
+    def _write_pieces(
+        self,
+        unique: KeyBatch,
+        rows: pa.Table,
+        latest: Times | None,
+        function: MergeFunction | None,
+        kept: Mask | None,
+    ) -> None:
+        """Write a batch that has each key once, in pieces by hash if it is large. Keys that are not `kept` are
+        deleted.
+        """
         step = self._rows_at_once(len(unique), _growth(rows))
         for start in range(0, len(unique), step):
             end = min(start + step, len(unique))
             part = None if latest is None else latest[start:end]
+            part_kept = None if kept is None else kept[start:end]
             try:
-                self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
+                self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function, part_kept)
             except BaseException:
                 if start:
                     self._half_written = True
@@ -565,7 +600,12 @@ class KeyedView:
         return max(count * (self._memory.budget // (2 * LARGE_BATCH)) // growth, 1)
 
     def _write_piece(
-        self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
+        self,
+        unique: KeyBatch,
+        values: pa.Table,
+        times: Times | None,
+        function: MergeFunction | None,
+        kept: Mask | None,
     ) -> None:
         self._blocks.await_loans(unique.hashes)
         # New keys may make a block merge its runs or split, which copies its rows.
@@ -577,7 +617,7 @@ class KeyedView:
                 times = _latest(times, alive)
                 written = WrittenValues(values, alive, function)
                 for slot, pieces, missing in located:
-                    slot.block.put(pieces, missing, unique, written, times)
+                    slot.block.put(pieces, missing, unique, written, times, kept=kept)
                 self._blocks.settle(slot for slot, _, _ in located)
 
     def _groups(self, keys: Batch) -> Groups:
@@ -802,6 +842,10 @@ def _alive_at(expired_until: int | None) -> Pick:
         return alive if times is None or expired_until is None else alive & (times > expired_until)
 
     return pick
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _growth(values: pa.Table) -> int:

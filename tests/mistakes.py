@@ -194,6 +194,8 @@ STATE = Section(
         "sb.read_state('nowhere')",
         "sb.read_state('ftp://host/state')",
         "sb.read_state('s3://')",
+        "sb.read_state('s3://bucket/jobs/../state')",
+        "sb.read_state('s3://bucket/my%20state')",
         "sb.read_state('s3://key:secret@bucket/state')",
         "sb.read_state('file://host/state')",
         "sb.read_state('state', job='ridse')",

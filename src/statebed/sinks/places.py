@@ -1,6 +1,7 @@
 """Places of sinks, normalised, so that two sinks in the same place are detected before anything is written."""
 
 import os
+import posixpath
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -56,7 +57,8 @@ def _comparable(url: str) -> str:
     if match is None:
         return f"{place.rstrip('/')}/"
     scheme = match[1].lower()
-    return f"{_SAME_STORE.get(scheme, scheme)}://{match[2].lower()}{place[match.end() :]}/"
+    folders = posixpath.normpath(f"/{place[match.end() :].lstrip('/')}").rstrip("/")
+    return f"{_SAME_STORE.get(scheme, scheme)}://{match[2].lower()}{folders}/"
 
 
 def real_place(path: str) -> str:

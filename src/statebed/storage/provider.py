@@ -65,7 +65,22 @@ def _normalised(url: str) -> str:
     parts = urlsplit(url)
     if not parts.netloc:
         raise InputError("the URL has no bucket", where=url, fix=f"write {scheme}://bucket/folder")
+    if _MAKERS[scheme] is _make_remote:
+        _check_one_spelling(url)
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _check_one_spelling(url: str) -> None:
+    """Raise InputError for a URL that libraries read differently: two spellings of one folder would look like two."""
+    folders = _SCHEME.sub("", url).rstrip("/").split("/")[1:]
+    escapes = re.findall("%[0-9A-Fa-f]{2}", url)
+    wrong = [folder for folder in folders if folder in {"", ".", ".."} or not folder.isprintable()] + escapes
+    if wrong:
+        raise InputError(
+            f"the path of the URL contains {wrong[0]!r}, which other programs read differently",
+            where=url,
+            fix="write each folder as it is called, without empty names, '.', '..', line breaks or escapes like %20",
+        )
 
 
 def _refuse_secrets(url: str, scheme: str) -> None:

@@ -154,6 +154,8 @@ def test_no_sink_writes_into_the_state(tmp_path: Path, kind: str) -> None:
 
 def test_a_sink_of_spark_does_not_write_to_the_bucket_folder_of_another_under_another_scheme() -> None:
     refused(sink("parquet", "a", path="s3://bucket/out"), files("b", "s3a://bucket/out/inner"))
+    for other in ("s3a://bucket/x/../out", "s3a://bucket//out", "s3a://bucket/./out/inner"):
+        refused(sink("parquet", "a", path="s3://bucket/out"), files("b", other))
     accepted(sink("parquet", "a", path="s3://bucket/out"), files("b", "s3a://bucket/other"))
     with pytest.raises(InputError, match="and the state overlap"):
         check_places(files("a", "s3a://bucket/state"), state_url="s3://bucket/state", others=[], where="job rides")

@@ -49,6 +49,14 @@ def test_the_same_url_with_other_options_is_another_store() -> None:
     assert get_storage_provider("s3://bucket/state", {"aws_region": "us-east-1"}) is not one
 
 
+@pytest.mark.parametrize("folder", ["b/../a", "./a", "../a", "/a", "b//a", "%61", "b%2Fa", "a\n", "a/\tb"])
+@pytest.mark.parametrize("bucket", ["s3://bucket/", "gs://bucket/", "abfss://box@account.dfs.core.windows.net/"])
+def test_a_url_that_is_another_spelling_of_a_folder_is_refused(bucket: str, folder: str) -> None:
+    """The store would take two jobs or sinks to one folder, or drop the line break, and other programs would not."""
+    with pytest.raises(InputError, match=r"the path of the URL contains .*, which other programs read differently"):
+        get_storage_provider(bucket + folder)
+
+
 @pytest.mark.parametrize(
     "url", ["s3://bucket/a", "s3a://bucket/a", "gs://bucket/a", "abfss://box@account.dfs.core.windows.net/a"]
 )

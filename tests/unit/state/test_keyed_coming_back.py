@@ -13,7 +13,7 @@ from statebed.arrays.key_hash import Hashes
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import block_reload
-from statebed.state.keyed.block_set import Blocks
+from statebed.state.keyed.block_set import BLOCKS_IN_BUDGET, Blocks
 from statebed.state.keyed.mapped_run import FrozenRun, newest
 from statebed.state.keyed.slots import Slot
 from statebed.state.keyed.sorted_run import SortedRun
@@ -320,3 +320,21 @@ def test_a_block_whose_file_is_dropped_when_an_operation_begins_is_read_as_a_who
     assert view.get(keys_of(range(100)))[1].all()
     assert numbers(view) == EXPECTED
     assert not dropping.is_alive()
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_new_rows_of_a_spilled_block_leave_memory_only_if_it_is_short(
+    store: MemoryStore, tiers: Tiers, is_short: bool
+) -> None:
+    view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    upsert(view, range(ROWS), 1)
+    spill(tiers)
+    spills = view.statistics().spills
+    others = tiers.memory.charge("other", Purpose.READS, tiers.memory.low_bytes if is_short else 0)
+    upsert(view, range(ROWS, 5 * ROWS), 2)
+    assert view.held_bytes > BUDGET // BLOCKS_IN_BUDGET, "the new rows are to be larger than a block"
+    view.get(keys_of(range(1)))  # deferred work is done first
+    assert (view.statistics().spills > spills) == is_short
+    assert (view.held_bytes == 0) == is_short
+    others.release()
+    assert numbers(view) == {number: 1 if number < ROWS else 2 for number in range(5 * ROWS)}

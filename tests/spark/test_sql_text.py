@@ -193,7 +193,7 @@ def test_queries_that_select_rows_have_operators_that_are_named_after_them(spark
     job = sb.Job("bids", state=tmp_path / "state", parallelism=1, spark=spark)
     job.execute(
         f"""{tables}
-INSERT INTO cheap SELECT auction, price FROM bids WHERE price < 10;
+INSERT INTO cheap (Price, AUCTION) SELECT price, auction FROM bids WHERE price < 10;
 INSERT INTO dear SELECT /*+ NAME('expensive') */ auction, price FROM bids WHERE price > 10;
 INSERT INTO both SELECT auction, price FROM bids UNION ALL SELECT auction, -price FROM bids;"""
     )
@@ -203,6 +203,7 @@ INSERT INTO both SELECT auction, price FROM bids UNION ALL SELECT auction, -pric
         name: sorted(sb.read_table(str(tmp_path / name))["price"].to_pylist()) for name in ("cheap", "dear", "both")
     }
     assert prices == {"cheap": [5], "dear": [50, 500], "both": [-500, -50, -5, 5, 50, 500]}
+    assert sb.read_table(str(tmp_path / "cheap")).column_names == ["auction", "price"], "as declared"
 
 
 def test_seconds_since_1970_and_lists_by_event_time(spark: Any, tmp_path: Path) -> None:

@@ -94,9 +94,12 @@ class Outputs(Mapping[int, Handle]):
         self._attributes = plan.output()
         text = str(self._attributes.mkString(_SEPARATOR))
         parts = [_ATTRIBUTE.fullmatch(piece) for piece in text.split(_SEPARATOR)] if text else []
-        self.names = {int(part["id"]): part["name"] for part in parts if part is not None}
+        known = [(place, int(part["id"]), part["name"]) for place, part in enumerate(parts) if part is not None]
+        self.ids = [number for _, number, _ in known]
+        """Ids in the order of the columns: `select("k", "k")` has one twice."""
+        self.names = {number: name for _, number, name in known}
         """Names by id, in order."""
-        self._places = {number: place for place, number in enumerate(self.names)}
+        self._places = {number: place for place, number, _ in known}
 
     def __getitem__(self, number: int) -> Handle:
         return self._attributes.apply(self._places[number])

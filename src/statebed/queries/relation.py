@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from statebed.format.schema import RESERVED_FIELDS
+from statebed.format.stream_schema import WEIGHT
 from statebed.queries.windows import WindowSpec
 from statebed.spark.analysed.expression_text import ExpressionText, UntranslatableError, WindowColumns
 from statebed.spark.analysed.plan_tree import Expr, Handle, PlanNode
@@ -137,11 +139,17 @@ class Relation:
             )
 
 
-def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, str]) -> Relation:
-    """Return the same rows under other attribute ids."""
+def renamed_ids(
+    relation: Relation, ids: Mapping[int, int], names: Mapping[int, str], copies: Mapping[int, int]
+) -> Relation:
+    """Return the same rows under other attribute ids. `copies` are attributes that equal one of these."""
 
     def moved(known: Mapping[int, Any]) -> dict[int, Any]:
-        return {ids[number]: value for number, value in known.items() if number in ids}
+        renamed = {ids[number]: value for number, value in known.items() if number in ids}
+        return renamed | {copy: renamed[number] for copy, number in copies.items() if number in renamed}
+
+    def moved_ids(known: Iterable[int]) -> frozenset[int]:
+        return frozenset(moved(dict.fromkeys(known)))
 
     def over(spec: WindowSpec) -> WindowSpec:
         return replace(spec, attribute=ids.get(spec.attribute, spec.attribute))
@@ -155,16 +163,18 @@ def renamed_ids(relation: Relation, ids: Mapping[int, int], names: Mapping[int, 
         pending={number: over(spec) for number, spec in moved(relation.pending).items()},
         pending_parts={number: (over(spec), part) for number, (spec, part) in moved(relation.pending_parts).items()},
         rankings=moved(relation.rankings),
-        origins={new: relation.origins.get(old, old) for old, new in ids.items()},
-        virtual=frozenset(ids[number] for number in relation.virtual if number in ids),
-        sessions=frozenset(ids[number] for number in relation.sessions if number in ids),
-        times=frozenset(ids[number] for number in relation.times if number in ids),
-        times_or_null=frozenset(ids[number] for number in relation.times_or_null if number in ids),
+        origins=moved({old: relation.origins.get(old, old) for old in ids}),
+        virtual=moved_ids(relation.virtual),
+        sessions=moved_ids(relation.sessions),
+        times=moved_ids(relation.times),
+        times_or_null=moved_ids(relation.times_or_null),
     )
 
 
 def fresh_name(name: str, taken: Iterable[str]) -> str:
-    """Return a column name that differs from those taken, ignoring case; the same in every run of a program."""
+    """Return a column name that differs from those taken, ignoring case, and from those of operators, which begin with
+    an underscore; the same in every run of a program.
+    """
     lowered = {other.lower() for other in taken}
     base = "".join(character if character.isalnum() or character == "_" else "_" for character in name).strip("_")
     if name and not name.startswith("_") and name.lower() not in lowered:
@@ -183,3 +193,12 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     for name in names:
         distinct.append(fresh_name(name, distinct))
     return distinct
+
+
+def result_names(names: Sequence[str]) -> list[str]:
+    """Return the names of a query's results: its own, unless one is reserved or taken by an earlier result."""
+    results: list[str] = []
+    for name in names:
+        is_free = name and name.lower() not in {*RESERVED_FIELDS, WEIGHT, *(other.lower() for other in results)}
+        results.append(name if is_free else fresh_name(name, results))
+    return results

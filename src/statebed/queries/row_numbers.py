@@ -1,9 +1,12 @@
 """Row numbers: ROW_NUMBER, RANK and DENSE_RANK with an upper bound, which become a top-n."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from statebed.arrays.sort_order import Nulls, OrderBy, SortDirection
 from statebed.flow.keys import quoted
 from statebed.format.stream_schema import Changes
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
@@ -15,6 +18,8 @@ from statebed.spark.analysed.plan_tree import Expr, PlanNode, conjuncts
 if TYPE_CHECKING:
     from statebed.queries.translation import Translation
 
+_COMPARISONS = frozenset({"EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual"})
+_NUMERIC = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
 NUMBERINGS = {"RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank"}
 
 
@@ -146,7 +151,7 @@ def _with_window(ranked: Relation, child: Relation, spec: WindowSpec, time: str)
     )
 
 
-def _order(e: Expr, relation: Relation) -> str:
+def _order(e: Expr, relation: Relation) -> OrderBy:
     inner = e.child
     if not inner.is_attribute or inner.id not in relation.columns:
         raise UntranslatableError(
@@ -157,35 +162,82 @@ def _order(e: Expr, relation: Relation) -> str:
             f"{e.sql} orders texts by a collation; operators compare them by their bytes",
             "order by a form that is ordered by its bytes, such as lower(text) collate utf8_binary",
         )
-    direction = str(e.fields["direction"])
-    nulls = str(e.fields["nullOrdering"])
-    return (
-        f"{relation.columns[inner.id]} {'desc' if 'Desc' in direction else 'asc'} "
-        f"nulls {'first' if 'First' in nulls else 'last'}"
-    )
+    way = SortDirection.DESCENDING if "Desc" in str(e.fields["direction"]) else SortDirection.ASCENDING
+    nulls = Nulls.FIRST if "First" in str(e.fields["nullOrdering"]) else Nulls.LAST
+    return OrderBy(relation.columns[inner.id], way, nulls)
 
 
 def _bound(child: Relation, condition: Expr) -> tuple[int, int, Sequence[Expr]]:
     """Return the row number that a condition bounds, the bound, and the conditions that remain."""
-    number, limit, rest = None, 0, []
+    limits: dict[int, int] = {}
+    rest = []
     for conjunct in conjuncts(condition):
-        bound = _limit(conjunct, child)
+        bound = _limit(conjunct, child.rankings)
         if bound is None:
             rest.append(conjunct)
             continue
-        number, limit = bound
-        if conjunct.kind == "EqualTo" and limit > 1:
+        number, limit, is_all = bound
+        limits[number] = min(limit, limits.get(number, limit))
+        if not is_all:
             rest.append(conjunct)
-    if number is None:
+    if not limits:
         raise UntranslatableError(f"{condition.sql}: row numbers have no upper bound", "add one, such as rn <= 3")
-    return number, limit, rest
+    number, ranking = next((number, child.rankings[number]) for number in limits)
+    others = {
+        number: other
+        for number, other in child.rankings.items()
+        if other is not ranking and (number in child.ids or number in limits)
+    }
+    if others:
+        names = " and ".join(child.names.get(other, "another one") for other in (number, *others))
+        raise UntranslatableError(
+            f"rows have several numbers, {names}, but an operator computes one",
+            "number and filter the rows in one query for each, and join the results; or keep one of the numbers",
+        )
+    return number, min(limits.values()), rest
 
 
-def _limit(e: Expr, child: Relation) -> tuple[int, int] | None:
-    if e.kind not in {"LessThanOrEqual", "LessThan", "EqualTo"}:
+def _limit(e: Expr, rankings: Collection[int]) -> tuple[int, int, bool] | None:
+    """Return the row number that a condition bounds, the largest number for which it may hold, and whether it holds for
+    all smaller ones; None if it bounds none.
+    """
+    if e.kind == "Between":
+        number, values = _number(e.part("input"), rankings), [_constant(e.part("upper"))]
+        is_inclusive = is_all = False
+    elif e.kind == "In":
+        number, values = _number(e.children[0], rankings), [_constant(option) for option in e.children[1:]]
+        is_inclusive = is_all = False
+    elif e.kind in _COMPARISONS:
+        is_flipped = _number(e.children[0], rankings) is None
+        compared, bound = reversed(e.children) if is_flipped else e.children
+        number, values = _number(compared, rankings), [_constant(bound)]
+        if e.kind != "EqualTo" and is_flipped != e.kind.startswith("Greater"):
+            return None  # a lower bound
+        is_inclusive, is_all = e.kind not in {"LessThan", "GreaterThan"}, e.kind != "EqualTo"
+    else:
         return None
-    left, right = (operand.child if operand.kind == "Cast" else operand for operand in e.children)
-    if not left.is_attribute or left.id not in child.rankings or right.kind != "Literal":
+    known = [value for value in values if value is not None]
+    if number is None or not known or len(known) < len(values):
         return None
-    value = int(right.fields["value"])
-    return left.id, value - (e.kind == "LessThan")
+    most = math.floor(max(known)) if is_inclusive or not is_all else math.ceil(max(known)) - 1
+    # An operator keeps at least one row of each key; the condition removes it if it holds for none.
+    return number, max(most, 1), (is_all and most >= 1) or (e.kind == "EqualTo" and known == [1])
+
+
+def _number(e: Expr, rankings: Collection[int]) -> int | None:
+    """Return the row number that an expression is, apart from its numeric type."""
+    inner = e.child if e.kind == "Cast" and _is_numeric(e) else e
+    return inner.id if inner.is_attribute and inner.id in rankings else None
+
+
+def _constant(e: Expr) -> Decimal | None:
+    """Return the value of a number in a condition."""
+    inner = e.child if e.kind == "Cast" and _is_numeric(e) else e
+    if inner.kind != "Literal" or not _is_numeric(inner) or inner.fields["value"] is None:
+        return None
+    value = Decimal(str(inner.fields["value"]))
+    return value if value.is_finite() else None
+
+
+def _is_numeric(e: Expr) -> bool:
+    return str(e.type_json).partition("(")[0] in _NUMERIC

@@ -77,23 +77,28 @@ def with_cte(query: "Translation", node: PlanNode) -> Relation:
 
 def cte_reference(query: "Translation", node: PlanNode) -> Relation:
     """Return the rows of a sub-query of a WITH clause, under the ids of the reference."""
-    inner = query.visit(query.ctes[int(node.fields["cteId"])])
+    definition = query.ctes[int(node.fields["cteId"])]
+    inner = query.visit(definition)
     attributes = node.expressions("output")
-    ids = dict(zip(inner.names, (attribute.id for attribute in attributes), strict=True))
+    is_repeated = len(attributes) > len(inner.names)  # `select *, k` has a column twice
+    numbers = outputs(definition.handle).ids if is_repeated else list(inner.names)
+    columns = list(zip(numbers, attributes, strict=True))
+    ids = {old: attribute.id for old, attribute in reversed(columns)}
+    copies = {attribute.id: ids[old] for old, attribute in columns if attribute.id != ids[old]}
     names = {attribute.id: attribute.name for attribute in attributes}
     if inner.is_head:
         there = outputs(inner.plan)
         kept = [
-            query.catalyst.alias(there[old], names[new], like=attributes[place].handle, plain=False)
-            for place, (old, new) in enumerate(ids.items())
+            query.catalyst.alias(there[old], attribute.name, like=attribute.handle, plain=False)
+            for old, attribute in columns
             if old in there
         ]
         time = ids.get(inner.time) if inner.time is not None else None
         if inner.time is not None and time is None:
             kept.append(there[inner.time])
             time = inner.time
-        return replace(renamed_ids(inner, ids, names), plan=query.catalyst.project(kept, inner.plan), time=time)
-    return renamed_ids(inner, ids, names)
+        inner = replace(inner, plan=query.catalyst.project(kept, inner.plan), time=time)
+    return renamed_ids(inner, ids, names, copies)
 
 
 # ---- selections ------------------------------------------------------------------------------------------------------
@@ -444,7 +449,7 @@ def union(query: "Translation", node: PlanNode) -> Relation:
     if len({part.shift_us for part in parts}) > 1:
         parts = [replace(part, times=frozenset(), times_or_null=frozenset(), shift_us=0) for part in parts]
     names = distinct_names(list(parts[0].names.values()))
-    streams = [query.selected(part, names) for part in parts]
+    streams = [query.selected(part, zip(part.names, names, strict=True)) for part in parts]
     ids = list(parts[0].names)
     places = [list(part.names) for part in parts]
     times, times_or_null = (
@@ -466,7 +471,9 @@ def union(query: "Translation", node: PlanNode) -> Relation:
 
 
 def _head_union(query: "Translation", node: PlanNode, children: Sequence[Relation]) -> Relation:
-    """Keep a union of Spark's; the event time stays if it is at the same place in all streams."""
+    """Keep a union of Spark's; the event time is that of the first stream in Spark, and otherwise one that all streams
+    have at the same place.
+    """
     trimmed = []
     for child in children:
         there = outputs(child.plan)
@@ -476,10 +483,9 @@ def _head_union(query: "Translation", node: PlanNode, children: Sequence[Relatio
         trimmed.append(replace(child, plan=plan))
     places = [
         {at for at, number in enumerate(child.names) if number in child.times or number == child.time}
-        for child, branch in zip(trimmed, node.children, strict=True)
-        if branch.is_streaming
+        for child in trimmed
     ]
-    shared = set.intersection(*places) if places else set()
+    shared = places[0] if query.options.follows_spark else set.intersection(*places)
     united = query.head_of(node, trimmed)
     ids = list(united.names)
     timed = [ids[at] for at in sorted(shared)]

@@ -74,7 +74,8 @@ def join(query: "Translation", node: PlanNode, *, where: Expr | None = None) -> 
     if not conditions.equal and conditions.lower_us is None:
         raise UntranslatableError(
             "the two streams have no equal columns",
-            "add an equality to the condition: every row of one stream would wait for every row of the other",
+            "add an equality to the condition, with more than two streams to that of each join (a JOIN b ON a.k = b.k "
+            "JOIN c ON ...): every row of one stream would wait for every row of the other",
         )
     return _Join(query, left, right, how, conditions, is_read).result()
 
@@ -191,8 +192,8 @@ class _Join:
             is_plain = all(
                 key.is_attribute
                 and key.id not in {*used, *side.windows, *side.pending, *side.pending_parts, *side.shapes}
-                and key.type_json not in {"float", "double"}
                 and not isinstance(key.type_json, dict)
+                and key.type_json not in {"float", "double"}
                 for key, side in sides
             )
             if is_plain:

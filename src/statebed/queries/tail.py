@@ -13,9 +13,9 @@ from statebed.spark.plan.source_plan import analysed_handle
 
 
 def tail_function(
-    catalyst: Catalyst, relation: Relation, names: Sequence[str], *, has_weights: bool = True
+    catalyst: Catalyst, relation: Relation, wanted: Sequence[tuple[int, str]], *, has_weights: bool = True
 ) -> Callable[[DataFrame], DataFrame]:
-    """Return the function that applies the tail to the rows of an epoch."""
+    """Return the function that applies the tail to the rows of an epoch, with the wanted attributes and their names."""
     weighted = relation.behind.output.changes is Changes.CHANGELOG and has_weights
     first = next(child for child in relation.tail[0].children if child.is_streaming)
     attributes = outputs(first.handle)
@@ -42,7 +42,7 @@ def tail_function(
                 others = [plan if child.is_streaming else child.handle for child in node.children]
                 plan = catalyst.with_children(node.handle, others)
         results = outputs(plan)
-        columns = [catalyst.alias(results[number], name) for number, name in zip(relation.names, names, strict=True)]
+        columns = [catalyst.alias(results[number], name) for number, name in wanted]
         return catalyst.frame(catalyst.project([*columns, *weight], plan), rows.sparkSession)
 
     return tail

@@ -5,7 +5,7 @@ expressions are SQL text that runs on Arrow. The *tail*, after the last operator
 expressions lack a function, it is a Spark plan over the rows of each committed epoch on their way to the sink.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from statebed.flow.spark_clock import SparkClock, SparkWatermark
 from statebed.queries import grouping_sets, groups, row_numbers, row_steps, stream_joins
 from statebed.queries.catalyst import Catalyst, outputs
 from statebed.queries.refusals import ALLOWED_OVER_TABLES, NEVER, STEPS, refusal
-from statebed.queries.relation import NEVER_US, Relation, distinct_names, fresh_name
+from statebed.queries.relation import NEVER_US, Relation, fresh_name, result_names
 from statebed.queries.tail import tail_function
 from statebed.spark.analysed.expression_text import UntranslatableError, WindowColumns
 from statebed.spark.analysed.optimised import optimised_plan, pushed_filters, untimed_deduplications
@@ -92,21 +92,21 @@ class Translation:
         """Return a stream of the job, or its rows on their way to a sink if Spark computes the tail."""
         relation = self.visit(self.plan)
         self._check_ranked(_outermost(self.plan), relation)
-        names = distinct_names([str(name) for name in self.df.columns])
+        names = result_names([str(name) for name in self.df.columns])
+        is_repeated = len(names) > len(relation.names)
+        columns = list(zip(outputs(self.plan.handle).ids if is_repeated else relation.names, names, strict=True))
         self.tail_steps = relation.tail
         if relation.tail:
-            function = tail_function(self.catalyst, relation, names, has_weights=self.options.tail_has_weights)
+            function = tail_function(self.catalyst, relation, columns, has_weights=self.options.tail_has_weights)
             return relation.behind.transform(function)
         try:
             relation.check_ready("the result")
         except UntranslatableError as error:
             raise refusal(_outermost(self.plan), error.why, error.fix, error.sql_fix) from error
         if relation.is_head:
-            stream, _ = self.opened(
-                relation, [(number, name) for number, name in zip(relation.names, names, strict=True)]
-            )
+            stream, _ = self.opened(relation, columns)
             return stream.select(*(quoted(name) for name in names))
-        return self.selected(relation, names)
+        return self.selected(relation, columns)
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -354,11 +354,11 @@ class Translation:
             *map(quoted, stream.columns), *(f"{text} as {quoted(name)}" for name, text in columns.items())
         )
 
-    def selected(self, relation: Relation, names: Sequence[str]) -> Any:
-        """Return a stream of exactly the node's attributes under these names."""
+    def selected(self, relation: Relation, columns: Iterable[tuple[int, str]]) -> Any:
+        """Return a stream of exactly these attributes, each under a name."""
         writer = relation.text
         texts = []
-        for number, name in zip(relation.names, names, strict=True):
+        for number, name in columns:
             window = relation.windows.get(number)
             if window is not None:
                 value = f"named_struct('start', {quoted(window.start)}, 'end', {quoted(window.end)})"

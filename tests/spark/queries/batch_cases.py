@@ -76,6 +76,12 @@ TOP = [
         "second_row_alone",
         lambda t: _keyed(t).withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))).where("n = 2"),
     ),
+    BatchCase(
+        "row_numbers_with_several_bounds",
+        lambda t: _numbered(t).where("n <= 2 and 3.5 > n and n <= 5 and n in (1, 2, 9) and n between 1 and 7"),
+    ),
+    BatchCase("second_and_third_row", lambda t: _numbered(t).where("n between 2 and 3 and n < 9")),
+    BatchCase("no_row_number", lambda t: _numbered(t).where("n < 1")),
     BatchCase("distinct_of_updating_totals", lambda t: _totals(t).selectExpr("k", "c % 4 as c").distinct()),
     BatchCase(
         "top_of_updating_totals",
@@ -110,6 +116,12 @@ TOP = [
         lambda t: _top("row_number", "k", order="v")(_keyed(t)).groupBy("n").agg(F.sum("v"), F.count("*")),
     ),
 ]
+
+
+def _numbered(t: Tables) -> DataFrame:
+    """Rows of each key, numbered by a column whose name has a comma."""
+    rows = _keyed(t).withColumnRenamed("v", "v, then nothing")
+    return rows.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy(F.desc("`v, then nothing`"))))
 
 
 def _keyed(t: Tables) -> DataFrame:
@@ -262,6 +274,7 @@ IN_SHORT = [
         "sliding_window_in_all_grouping_sets",
         "window_without_its_time_in_grouping_sets",
         "top_rows_of_a_window",
+        "row_numbers_with_several_bounds",
         "aggregate_over_top_rows",
         "three_aggregates",
         "updating_full_join",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from spark.queries.case import AROUND, LONG_RANGE, RANGE, Case, hop, join, minute, session, sides, sql, windowed
+from spark.queries.column_cases import COLUMNS, CORE_COLUMNS
 from spark.queries.harness import Tables
 from spark.queries.join_cases import JOINS
 from spark.queries.whole_table_cases import WHOLE_TABLES
@@ -57,10 +58,6 @@ CORE = [
             .groupBy(F.window(F.window_time("window"), "1 minute"))
             .agg(F.max("s").alias("m"))
         ),
-    ),
-    Case(
-        "two_sources_two_delays",
-        lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(hop()).count(),
     ),
     Case(
         "filter_on_the_event_time",
@@ -115,6 +112,7 @@ CORE = [
         lambda t: t.marked().dropDuplicates(["k", "g"]).groupBy("k").agg(F.count("*"), F.max("g")),
         "complete",
     ),
+    *CORE_COLUMNS,
     Case("exploded_between_operators", exploded("posexplode(array(k, upper(k))) as (n, e)")),
     Case("event_time_as_a_key", lambda t: t.marked().groupBy("ts", "k").agg(F.sum("v"), F.max("x"))),
     Case("window_in_cube", lambda t: t.marked().cube(F.window("ts", "20 seconds"), "k").count(), "update"),
@@ -590,6 +588,7 @@ ALL = [
     *CORE,
     *WINDOWS,
     *SHAPES,
+    *COLUMNS,
     *JOINS,
     *WATERMARKS_AND_WINDOWS,
     *AGGREGATES,

@@ -31,6 +31,15 @@ def _joined_by_parts(name: str, condition: str) -> Case:
     return Case(f"rows_joined_by_{name}", build)
 
 
+def _of_struct_keys() -> Case:
+    def build(t: Tables) -> DataFrame:
+        left = t.marked().selectExpr("struct(k, x) as s", "v", "ts")
+        right = t.marked("b").selectExpr("struct(k, x) as s2", "v as v2", "ts as ts2")
+        return left.join(right, F.expr("s = s2 and ts2 between ts - interval 5 minutes and ts + interval 5 minutes"))
+
+    return Case("inner_join_of_struct_keys", build)
+
+
 def _deduplicated(how: str) -> Case:
     def build(t: Tables) -> DataFrame:
         return sides(t)[0].dropDuplicates().join(sides(t)[1], F.expr(RANGE), how)
@@ -60,6 +69,7 @@ JOINS = [
     join("null_keys", "leftSemi", LONG_RANGE, "true"),
     join("equal_times", "inner", "k = k2 and ts = ts2"),
     join("equal_times", "leftOuter", "k = k2 and ts = ts2"),
+    _of_struct_keys(),
     join("one_bound", "inner", "k = k2 and ts2 >= ts"),
     *(
         _joined_by_equality(name, left, right)

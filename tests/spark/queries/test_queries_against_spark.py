@@ -13,6 +13,7 @@ from spark.queries.harness import AnyOrder, by_spark, by_statebed, configured, d
 import statebed as sb
 from statebed.flow.graph import OperatorNode
 from statebed.operators.joins import IntervalJoin, WindowJoin
+from statebed.spark.analysed.plan_tree import analysed_plan
 from statebed.spark.plan.job_plan import unbounded_tables
 
 # Spark keeps such state as well.
@@ -61,6 +62,39 @@ def test_tasks_read_the_files_of_a_query_that_follows_the_clock_of_spark(tables:
     df = tables.shuffled.marked().where("v > 3").groupBy(F.window("ts", "1 minute"), "k").count()
     job.from_dataframe(df, mode="append").write("noop")
     assert "read by      tasks, with Arrow" in str(job.explain())
+
+
+def test_expressions_are_equal_only_if_they_compute_the_same(tables: AnyOrder) -> None:
+    rows, dim = tables.shuffled.read(), tables.shuffled.dim()
+    dim.createOrReplaceTempView("labels")
+    functions = [F.udf(lambda g: g + 1, "int"), F.udf(lambda g: g * 10, "int")]  # both are called `<lambda>`
+    texts = [
+        "(select max(label) from labels)",
+        "(select min(label) from labels)",
+        "from_csv(k, 'a int', map('sep', ';'))",
+        "from_csv(k, 'a int', map('sep', ','))",
+        "k like 'a!%' escape '!'",
+        "k like 'a!%' escape '#'",
+        "cast(k as int)",
+        "try_cast(k as int)",
+        "transform(tags, tag -> upper(tag))",
+        "transform(tags, tag -> lower(tag))",
+        "case when g > 1 then v end",
+        "case when g > 2 then v end",
+    ]
+    keys: list[set[object]] = []
+    for _ in range(2):
+        df = rows.select(*(function("g") for function in functions), *map(F.expr, texts))
+        keys.append({expression.value.key for expression in analysed_plan(df).expressions("projectList")})
+    tables.shuffled.spark.catalog.dropTempView("labels")
+    assert len(keys[0]) == len(functions) + len(texts)
+    assert keys[0] == keys[1], "the same in another query"
+
+
+def test_results_keep_the_names_of_the_query_unless_they_are_reserved(tables: AnyOrder, tmp_path: Path) -> None:
+    job = sb.Job("names", state=tmp_path, spark=tables.shuffled.spark)
+    df = tables.shuffled.read().groupBy(F.col("k").alias("_id")).agg(F.sum("v").alias("_c0"), F.max("v").alias("_time"))
+    assert list(job.from_dataframe(df, mode="update").columns) == ["_id", "_c0", "time"]
 
 
 @pytest.mark.parametrize(("clock", "operator"), [("spark", IntervalJoin), ("statebed", WindowJoin)])

@@ -199,6 +199,24 @@ REFUSED: dict[str, tuple[Build, str | None, str, str]] = {
         "row numbers have no upper bound",
         "rn <= 3",
     ),
+    "two_row_numbers": (
+        lambda t: t.read()
+        .selectExpr(
+            "k", "row_number() over (partition by k order by v) n", "rank() over (partition by k order by v) m"
+        )
+        .where("n <= 2 and m <= 3"),
+        None,
+        "rows have several numbers, n and m, but an operator computes one",
+        "in one query for each",
+    ),
+    "row_numbers_as_text": (
+        lambda t: t.read()
+        .withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v")))
+        .where("cast(n as string) <= '3'"),
+        None,
+        "row numbers have no upper bound",
+        "rn <= 3",
+    ),
     "other_window_functions": (
         lambda t: t.read().withColumn("n", F.lag("v").over(Window.partitionBy("k").orderBy("ts"))),
         None,

@@ -198,7 +198,7 @@ class TableDefinition:
         can_store = java_class(session, "org.apache.spark.sql.catalyst.expressions.Cast").canANSIStoreAssign
         parse = java_class(session, "org.apache.spark.sql.types.DataType").fromJson
         supplied = {field.name.lower(): field for field in df.schema.fields}
-        columns, is_changed = [], len(supplied) != len(declared.fields)
+        columns = []
         for field in declared.fields:
             result = supplied.get(field.name.lower())
             if result is None:
@@ -213,9 +213,12 @@ class TableDefinition:
                         insert.query.span,
                         fix=f"write CAST(... AS {field.dataType.simpleString().upper()}) AS {field.name}",
                     )
-                value, is_changed = value.cast(field.dataType), True
-            columns.append(value.alias(field.name) if result.name != field.name or value is not None else value)
-        return df.select(*columns) if is_changed else df
+                value = value.cast(field.dataType)
+            columns.append(value.alias(field.name))
+        is_stored = [(entry.name, entry.dataType) for entry in df.schema] == [
+            (entry.name, entry.dataType) for entry in declared
+        ]
+        return df if is_stored else df.select(*columns)
 
     def write(self, stream: JobStream | Transformed, insert: InsertInto, source: SqlText) -> None:
         """Make the table a sink of the job."""

@@ -20,6 +20,9 @@ Handle: TypeAlias = Any
 """An object of the JVM."""
 Json: TypeAlias = Any
 _ID = re.compile(r"#\d+L?(-T\d+ms)?")
+_WHOLE = frozenset({"Literal", "NamedLambdaVariable"})
+"""Expressions that the JSON describes, although it has a null for them."""
+_MODES = frozenset({"evalContext", "evalMode"})
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 
@@ -127,8 +130,12 @@ class Expr:
             for name, value in self.fields.items()
             if name not in {"num-children", "class", "resultId", "exprId"} and not _is_tree(value)
         }
-        modal = self.mode if "evalContext" in self.fields or "evalMode" in self.fields else ""
-        return (self.kind, json.dumps(own, sort_keys=True), modal, *(child.key for child in self.children))
+        modal = self.mode if _MODES & self.fields.keys() else ""
+        # Spark writes null for functions, options and characters, and the plan of a sub-query is no child.
+        left_out = {name for name, value in self.fields.items() if value is None} - _MODES
+        is_whole = self.kind in _WHOLE or not (left_out or "plan" in self.fields)
+        hashed = 0 if is_whole else int(self.handle.semanticHash())
+        return (self.kind, json.dumps(own, sort_keys=True), modal, hashed, *(child.key for child in self.children))
 
 
 @dataclass(eq=False)

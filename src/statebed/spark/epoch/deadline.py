@@ -11,6 +11,9 @@ from pyspark import SparkContext
 
 from statebed.errors import EpochTimeoutError
 
+_AGAIN_SECONDS = 1.0
+"""Seconds between two cancellations: a job that is submitted after one of them is cancelled by the next."""
+
 
 @dataclass
 class Deadline:
@@ -22,16 +25,17 @@ class Deadline:
 @contextmanager
 def deadline(context: SparkContext, seconds: float, *, what: str, where: str) -> Iterator[Deadline]:
     """Cancel the Spark jobs of the body after `seconds`, and raise its error as an EpochTimeoutError."""
-    state, tag = Deadline(), f"statebed-{uuid.uuid4().hex}"
+    state, tag, ended = Deadline(), f"statebed-{uuid.uuid4().hex}", threading.Event()
 
     def cancel() -> None:
-        state.expired = True
-        context.cancelJobsWithTag(tag)
+        wait = seconds
+        with suppress(Py4JError, AttributeError):  # Spark was stopped in the meantime
+            while not ended.wait(wait):
+                state.expired, wait = True, _AGAIN_SECONDS
+                context.cancelJobsWithTag(tag)
 
-    timer = threading.Timer(seconds, cancel)
-    timer.daemon = True
     context.addJobTag(tag)
-    timer.start()
+    threading.Thread(target=cancel, name="statebed-timeout", daemon=True).start()
     try:
         yield state
     except Exception as error:
@@ -44,6 +48,6 @@ def deadline(context: SparkContext, seconds: float, *, what: str, where: str) ->
             "(for files: maxFilesPerTrigger); on the next start the job continues from its last committed epoch",
         ) from error
     finally:
-        timer.cancel()
+        ended.set()
         with suppress(Py4JError, AttributeError):  # Spark was stopped in the meantime
             context.removeJobTag(tag)

@@ -219,9 +219,9 @@ def _limit(e: Expr, rankings: Collection[int]) -> tuple[int, int, bool] | None:
     known = [value for value in values if value is not None]
     if number is None or not known or len(known) < len(values):
         return None
-    most = math.floor(max(known)) if is_inclusive or not is_all else math.ceil(max(known)) - 1
+    limit = math.floor(max(known)) if is_inclusive or not is_all else math.ceil(max(known)) - 1
     # An operator keeps at least one row of each key; the condition removes it if it holds for none.
-    return number, max(most, 1), (is_all and most >= 1) or (e.kind == "EqualTo" and known == [1])
+    return number, max(limit, 1), (is_all and limit >= 1) or (e.kind == "EqualTo" and known == [1])
 
 
 def _number(e: Expr, rankings: Collection[int]) -> int | None:

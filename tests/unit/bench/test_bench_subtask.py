@@ -14,7 +14,7 @@ from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subtask, "_ROWS", 2000)
+    monkeypatch.setattr(subtask, "ROWS", 2000)
     monkeypatch.setattr(subtask, "_MILLION", 3000)
 
 

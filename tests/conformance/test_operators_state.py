@@ -69,7 +69,7 @@ def test_a_thousand_windows_hold_the_state_of_the_open_ones_alone(
             t.feed_all({LEFT: rows_of(epoch), RIGHT: rows_of(epoch)})
             if epoch % 2:
                 rows.append(t.state_rows("out"))
-                sizes.append(live_bytes(store, t))
+            sizes.append(live_bytes(store, t))
         t.watermark(10**9)
         t.tick(epochs=3)
         final = live_bytes(store, t)

@@ -191,6 +191,22 @@ def test_after_each_checkpoint_a_range_waits_for_several_deltas_with_as_many_row
     assert contents(world.restored([metadata])) == contents(world.view) == {number: number for number in range(5000)}
 
 
+def test_a_range_does_not_wait_once_a_checkpoint_has_no_changes(tiers: Tiers) -> None:
+    world = World(tiers)
+    for value in range(3):
+        world.write(np.arange(1000), value)
+        world.commit()
+        assert world.view.plan_compaction(max_bytes=1 << 30, often=True) is None
+    world.commit()
+    job = world.view.plan_compaction(max_bytes=1 << 30, often=True)
+    assert job is not None
+    edit = job.run()
+    assert sum(output.entry.rows for output in edit.outputs) == 1000
+    world.view.offer_edit(edit)
+    world.commit()
+    assert world.view.plan_compaction(max_bytes=1 << 30, often=True) is None
+
+
 @pytest.mark.parametrize("ids", ["new", "old"])
 def test_a_growing_state_rewrites_each_row_a_few_times(tiers: Tiers, ids: str) -> None:
     world = World(tiers)

@@ -120,6 +120,8 @@ class KeyedView:
         self._now_us: int | None = None
         self._closed = ""
         self._half_written = False
+        self._is_changing = False
+        """Whether the last checkpoint had changes."""
         self._last_batch: tuple[Batch, KeyBatch] | None = None
         """Keys of the last operation, hashed and sorted, since keys that are read are often written next. Only if they
         are small.
@@ -389,9 +391,10 @@ class KeyedView:
 
         `everything` plans all that can be compacted or has older columns, whatever its size. `alone` plans at least one
         range that is due, however large it is. `often` leaves out what can wait, because this is called after each
-        checkpoint. Any thread may call this, once a checkpoint is durable.
+        checkpoint; nothing waits if the last one had no changes. Any thread may call this, once a checkpoint is
+        durable.
         """
-        files = self._durable.files
+        files, often = self._durable.files, often and self._is_changing
         schema_id = self._durable.spec.schema_id if everything else None
         chosen = self._plan(
             files, max_bytes=None if everything else max_bytes, schema_id=schema_id, alone=alone, often=often
@@ -793,6 +796,7 @@ class KeyedView:
             rows = sum(block.dirty_rows for block in blocks)
             self._durable.taken += 1
             self._durable.taken_rows += rows
+            self._is_changing = rows > 0
             return TakenChanges(
                 lend_blocks(blocks, self.table, self._charge),
                 rows,

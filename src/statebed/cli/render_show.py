@@ -293,22 +293,21 @@ def _figures(figures: Figures, names: OperatorNames) -> Iterator[Table | Text]:
 
 def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames) -> Table:
     """Build the table of state by operator, table and tier."""
+    numbers = [
+        "rows",
+        "memory",
+        "local disk",
+        "store",
+        "files",
+        "tombstones",
+        "spills",
+        "loads",
+        "hits",
+        "compaction debt",
+    ]
     return table(
         title,
-        [
-            "operator",
-            "table",
-            "rows",
-            "memory",
-            "local disk",
-            "store",
-            "files",
-            "tombstones",
-            "spills",
-            "loads",
-            "hits",
-            "compaction debt",
-        ],
+        ["operator", "table", *numbers],
         [
             (
                 names(t.operator),
@@ -320,18 +319,7 @@ def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames
             )
             for t in tables
         ],
-        right=[
-            "rows",
-            "memory",
-            "local disk",
-            "store",
-            "files",
-            "tombstones",
-            "spills",
-            "loads",
-            "hits",
-            "compaction debt",
-        ],
+        right=numbers,
     )
 
 

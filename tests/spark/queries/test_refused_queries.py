@@ -399,9 +399,11 @@ def test_a_refused_shape_names_the_step_and_what_to_do(name: str, tables: Tables
         ("listagg(k, ',') within group (order by v)", "in the order of their event times", "array_sort(collect_list"),
         ("mode() within group (order by v desc)", "the smallest is the mode", "mode(value, true)"),
         ("array_agg(v) respect nulls", "nulls are not collected", "coalesce"),
+        ("collect_list(distinct v)", "collect_list of distinct values", "write collect_set(v)"),
+        ("approx_percentile(v, array(0.1, 0.2))", "one constant share", "once for each share"),
     ],
 )
-def test_an_order_by_arrival_replaces_no_other_order(
+def test_an_approximation_that_is_refused_says_what_to_write(
     aggregate: str, what: str, fix: str, tables: Tables, tmp_path: Path
 ) -> None:
     job = sb.Job("refused", state=tmp_path, spark=tables.spark)
@@ -431,23 +433,6 @@ def test_arguments_are_checked(tables: Tables, tmp_path: Path) -> None:
     writer = sb.write_stream(tables.read().select("k")).option("checkpointLocation", str(tmp_path))
     with pytest.raises(sb.InputError, match="complete mode gives all groups of an aggregation"):
         writer.outputMode("complete").foreachBatch(lambda rows, epoch: None).start()
-
-
-@pytest.mark.parametrize(
-    ("aggregate", "what", "fix"),
-    [
-        ("collect_list(distinct v)", "collect_list of distinct values", "write collect_set(v)"),
-        ("approx_percentile(v, array(0.1, 0.2))", "one constant share", "once for each share"),
-    ],
-)
-def test_an_approximation_that_is_refused_says_what_to_write(
-    aggregate: str, what: str, fix: str, tables: Tables, tmp_path: Path
-) -> None:
-    job = sb.Job("refused", state=tmp_path, spark=tables.spark)
-    with pytest.raises(sb.InputError) as caught:
-        job.from_dataframe(tables.read().groupBy("g").agg(F.expr(aggregate)), approximate=True)
-    assert what in caught.value.what
-    assert fix in caught.value.fix
 
 
 def test_refused_aggregates_of_sql_text_say_what_to_write_in_sql(tables: Tables, tmp_path: Path) -> None:

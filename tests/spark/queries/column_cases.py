@@ -8,7 +8,7 @@ from spark.queries.case import Case, hop, minute, sql
 
 
 def _named(function: Callable[[int], int]) -> Callable[..., Column]:
-    """A function of the user's; all of them have the name `<lambda>`."""
+    """Return a user's function; all of them are called `<lambda>`."""
     return F.udf(function, "int", useArrow=False)
 
 
@@ -24,8 +24,8 @@ CORE_COLUMNS = [
         lambda t: t.marked().union(t.marked("b", "2 minutes")).groupBy(hop()).count(),
     ),
     Case(
-        "union_of_a_timed_and_an_untimed_stream",
-        lambda t: t.marked().select("k", "ts").union(t.read("b").select("k", "ts")).dropDuplicates(["k", "ts"]),
+        "union_of_a_timed_and_an_untimed_stream_by_window",
+        lambda t: t.marked().select("ts").union(t.read("b").select("ts")).groupBy(minute()).count(),
     ),
 ]
 COLUMNS = [
@@ -54,7 +54,7 @@ COLUMNS = [
     ),
     Case("a_key_twice", lambda t: t.sql("select k, k, count(*) from a group by k, k"), "update"),
     Case(
-        "union_of_a_timed_and_an_untimed_stream_by_window",
-        lambda t: t.marked().select("ts").union(t.read("b").select("ts")).groupBy(minute()).count(),
+        "union_of_a_timed_and_an_untimed_stream",
+        lambda t: t.marked().select("k", "ts").union(t.read("b").select("k", "ts")).dropDuplicates(["k", "ts"]),
     ),
 ]

@@ -17,6 +17,8 @@ class BatchCase:
 
     name: str
     build: Callable[[Tables], DataFrame]
+    is_empty: bool = False
+    """Whether no row is in the answer."""
 
     def __str__(self) -> str:
         return self.name
@@ -81,7 +83,7 @@ TOP = [
         lambda t: _numbered(t).where("n <= 2 and 3.5 > n and n <= 5 and n in (1, 2, 9) and n between 1 and 7"),
     ),
     BatchCase("second_and_third_row", lambda t: _numbered(t).where("n between 2 and 3 and n < 9")),
-    BatchCase("no_row_number", lambda t: _numbered(t).where("n < 1")),
+    BatchCase("no_row_number", lambda t: _numbered(t).where("n < 1"), is_empty=True),
     BatchCase("distinct_of_updating_totals", lambda t: _totals(t).selectExpr("k", "c % 4 as c").distinct()),
     BatchCase(
         "top_of_updating_totals",

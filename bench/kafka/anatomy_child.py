@@ -96,7 +96,7 @@ def _run_part(subject: Subject, part: str, own: Path, probe: Probe) -> None:
     if part == "whole job":
         job.start(available_now=True).await_termination()
         return
-    plan = job._plan()  # noqa: SLF001 - as above
+    plan = job._plan()  # noqa: SLF001 - the plan of a job is not public
     scan = native_scan(plan)
     if part == "messages":
         scan = replace(

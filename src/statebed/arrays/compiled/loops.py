@@ -389,7 +389,7 @@ def any_set(flags: Mask, order: Rows, starts: Rows) -> Mask:
     return result
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
 def _copy(_context: Any, _target: Any, _source: Any, _length: Any) -> Any:
     """Copy bytes from one address to another."""
 
@@ -401,7 +401,7 @@ def _copy(_context: Any, _target: Any, _source: Any, _length: Any) -> Any:
     return types.void(types.uint64, types.uint64, types.uint64), code
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
 def _call(_context: Any, _function: Any, _first: Any, _second: Any) -> Any:
     """Call the C function at an address."""
 

@@ -8,7 +8,7 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -223,10 +223,10 @@ class Messages:
             return result
         return np.frombuffer(b"".join(map(_bytes_at, starts.tolist(), lengths.tolist())), np.uint8)
 
-    def _called(self, function: Callable[..., int], *arguments: Words) -> Offsets:
+    def _called(self, function: Any, *arguments: Words) -> Offsets:
         """Return the result of a function of the client for each message."""
         if self._loops is not None:
-            address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+            address = ctypes.cast(function, ctypes.c_void_p).value
             second = arguments[-1] if len(arguments) > 1 else np.zeros_like(arguments[0])
             results: Offsets = self._loops.call_each(np.uint64(address or 0), arguments[0], second)
             return results

@@ -390,6 +390,18 @@ def test_a_key_that_rows_of_the_table_share_is_refused(sql: Any, key: list[str])
     assert sql.sink(CHANGES, key=key).open(3) == SinkPosition(run=1, epoch=2)
 
 
+def test_rows_that_share_a_key_of_null_are_found_beside_a_unique_index(sql: Any) -> None:
+    """Unique indexes take nulls for distinct, unless they are told otherwise."""
+    first = sql.sink(APPEND)
+    first.open(1)
+    first.publish(publication(1, 2, rows(("a", 1), (None, 1), (None, 2))))
+    sql.run("create unique index i on results (k)")
+    with pytest.raises(InputError, match="several rows with the key k None"):
+        sql.sink(CHANGES, key=["k"]).open(3)
+    sql.run("delete from results where k is null and n = 2")
+    assert sql.sink(CHANGES, key=["k"]).open(3) == SinkPosition(run=1, epoch=2)
+
+
 @pytest.mark.parametrize(
     ("index", "by_n", "by_n_and_k"),
     [

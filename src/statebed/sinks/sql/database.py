@@ -67,7 +67,7 @@ class Transaction(Protocol):
         """Return the property of an existing column that makes different texts equal, or None."""
 
     def has_unique_index(self, table: TableName, key: Sequence[str]) -> bool:
-        """Return whether a unique index makes rows with equal keys impossible."""
+        """Return whether a unique index makes rows with equal keys impossible, unless the keys have nulls."""
 
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         """Create a unique index on the key of a new table; nulls count as equal if the database supports that."""

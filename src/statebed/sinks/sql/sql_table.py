@@ -382,11 +382,14 @@ class SqlTableSink(BaseSink):
     def _check_rows_by_key(self, transaction: Transaction) -> None:
         """Raise InputError if the existing table has several rows with one key, each of which would be updated."""
         key = self._table.key
-        if not key or transaction.has_unique_index(self._table.name, key):
+        if not key:
             return
-        columns = listed(key)
+        columns, chosen = listed(key), ""
+        if transaction.has_unique_index(self._table.name, key):
+            # The index may take nulls for distinct.
+            chosen = f" where {' or '.join(f'{quoted(name)} is null' for name in key)}"
         repeated = transaction.run(
-            f"select {columns} from {self._table.name.sql} group by {columns} having count(*) > 1 limit 1"
+            f"select {columns} from {self._table.name.sql}{chosen} group by {columns} having count(*) > 1 limit 1"
         )
         for values in repeated:
             shown = ", ".join(f"{name} {value!r}" for name, value in zip(key, values, strict=True))

@@ -391,7 +391,7 @@ def test_a_key_that_rows_of_the_table_share_is_refused(sql: Any, key: list[str])
 
 
 def test_rows_that_share_a_key_of_null_are_found_beside_a_unique_index(sql: Any) -> None:
-    """By default, two nulls are distinct in a unique index."""
+    """Two nulls are distinct in a unique index unless it says otherwise."""
     first = sql.sink(APPEND)
     first.open(1)
     first.publish(publication(1, 2, rows(("a", 1), (None, 1), (None, 2))))
